@@ -1,0 +1,340 @@
+"""Make datasets the way D4RL does: train SAC online, then record what it did.
+
+    random   actions drawn uniformly from the box
+    replay   the learner's own replay buffer, from the first step to the last
+    medium   stochastic roll-outs of the first snapshot that reaches a third of the best return
+    expert   stochastic roll-outs of the snapshot with the best return
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from acpo.algorithms.base import Batch, Spec
+from acpo.algorithms.sac import SAC, SACState
+from acpo.data import d4rl
+from acpo.errors import UserError
+from acpo.storage import load_header, load_tree, save_tree, write_json
+from acpo.tasks import make_env
+
+RECIPES = {
+    "random": {"random": 1.0},
+    "replay": {"replay": 1.0},
+    "medium": {"medium": 1.0},
+    "expert": {"expert": 1.0},
+    "medium-expert": {"medium": 0.5, "expert": 0.5},
+    "mixture": {"random": 0.1, "replay": 0.3, "medium": 0.4, "expert": 0.2},
+}
+MEDIUM_SHARE = 1.0 / 3.0
+RANDOM_STEPS = 5_000  # uniform actions before SAC's own, so that the buffer covers the box
+UPDATES_PER_CALL = 50  # environment steps taken with one policy, then as many scanned updates
+
+Act = Callable[[np.ndarray, np.random.Generator], np.ndarray]
+
+
+class Rows(NamedTuple):
+    """Consecutive transitions in D4RL's order; the arrays share their first axis."""
+
+    observations: np.ndarray
+    actions: np.ndarray
+    rewards: np.ndarray
+    next_observations: np.ndarray
+    terminals: np.ndarray
+    timeouts: np.ndarray
+
+    @classmethod
+    def empty(cls, rows: int, observation_dim: int, action_dim: int) -> Rows:
+        wide = partial(np.zeros, dtype=np.float32)
+        flags = partial(np.zeros, dtype=bool)
+        return cls(
+            wide((rows, observation_dim)),
+            wide((rows, action_dim)),
+            wide(rows),
+            wide((rows, observation_dim)),
+            flags(rows),
+            flags(rows),
+        )
+
+    def take(self, index: slice | np.ndarray) -> Rows:
+        return Rows(*(array[index] for array in self))
+
+    @classmethod
+    def concatenate(cls, parts: list[Rows]) -> Rows:
+        return cls(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+
+
+@dataclass(frozen=True)
+class Training:
+    """What one SAC training leaves behind; every recipe draws from it."""
+
+    buffer: Rows
+    steps: np.ndarray  # step of each snapshot
+    returns: np.ndarray  # its deterministic mean return
+    actors: Any  # pytree of actors, snapshots on the first axis
+
+    def snapshot(self, kind: str) -> int:
+        if kind == "expert":
+            return int(np.argmax(self.returns))
+        # Returns of a short training may be negative: a third of the way from worst to best.
+        worst, best = self.returns.min(), self.returns.max()
+        return int(np.argmax(self.returns >= worst + MEDIUM_SHARE * (best - worst)))
+
+
+def _roll(environment: str, act: Act, seed: int) -> Iterator[tuple[Any, ...]]:
+    """Endless transitions (s, a, r, s', terminal, timeout); resets are seeded once."""
+    env = make_env(environment)
+    rng = np.random.default_rng(seed)
+    observation, _ = env.reset(seed=seed)
+    while True:
+        action = act(observation, rng)
+        following, reward, terminal, timeout, _ = env.step(action)
+        yield observation, action, reward, following, terminal, timeout and not terminal
+        observation = env.reset()[0] if terminal or timeout else following
+
+
+def _record(environment: str, act: Act, rows: int, seed: int, action_dim: int) -> Rows:
+    roll = _roll(environment, act, seed)
+    first = next(roll)
+    recorded = Rows.empty(rows, len(first[0]), action_dim)
+    for i in range(rows):
+        for array, value in zip(recorded, first if i == 0 else next(roll), strict=True):
+            array[i] = value
+    return recorded
+
+
+def _actor_act(algorithm: SAC, actor: Any) -> Act:
+    """Stochastic actions of one actor, one observation at a time."""
+
+    @jax.jit
+    def sample(observation: jax.Array, noise: jax.Array) -> jax.Array:
+        return algorithm.head.sample(algorithm.policy(actor, observation[None]), noise)[0]
+
+    action_dim = actor.biases[-1].shape[0] // 2
+
+    def act(observation: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        noise = rng.standard_normal((1, action_dim), dtype=np.float32)
+        return np.asarray(sample(observation.astype(np.float32), noise))
+
+    return act
+
+
+def _mean_return(environment: str, algorithm: SAC, actor: Any, episodes: int, seed: int) -> float:
+    act = jax.jit(lambda s: algorithm.head.mode(algorithm.policy(actor, s[None]))[0])
+    env = make_env(environment)
+    total = 0.0
+    for episode in range(episodes):
+        observation, _ = env.reset(seed=seed + episode)
+        over = False
+        while not over:
+            observation, reward, terminal, timeout, _ = env.step(
+                np.asarray(act(observation.astype(np.float32)))
+            )
+            total += float(reward)
+            over = terminal or timeout
+    return total / episodes
+
+
+def train_sac(
+    environment: str,
+    steps: int,
+    seed: int,
+    *,
+    algorithm: SAC | None = None,
+    snapshot_every: int = 5_000,
+    report: Callable[[int, float], None] = lambda step, mean_return: None,
+) -> Training:
+    """Train SAC, one update per environment step, and keep a snapshot every so often."""
+    algorithm = algorithm or SAC()
+    env = make_env(environment)
+    env.action_space.seed(seed)
+    observation_dim, action_dim = env.observation_space.shape[0], env.action_space.shape[0]
+    key = jax.random.key(seed)
+    state = algorithm.init(key, Spec(observation_dim, action_dim, steps))
+    buffer = Rows.empty(steps, observation_dim, action_dim)
+    rng = np.random.default_rng(seed)
+
+    @jax.jit
+    def updates(state: SACState, batches: Batch, key: jax.Array) -> SACState:
+        def step(state: SACState, xs: tuple[Batch, jax.Array]) -> tuple[SACState, None]:
+            return algorithm.update(state, *xs)[0], None
+
+        return jax.lax.scan(step, state, (batches, jax.random.split(key, len(batches.rewards))))[0]
+
+    @jax.jit
+    def sample(actor: Any, observation: jax.Array, noise: jax.Array) -> jax.Array:
+        return algorithm.head.sample(algorithm.policy(actor, observation[None]), noise)[0]
+
+    size = 0
+
+    def explore(observation: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        if size < min(RANDOM_STEPS, steps // 4):
+            return rng.uniform(-1.0, 1.0, action_dim).astype(np.float32)
+        noise = rng.standard_normal((1, action_dim), dtype=np.float32)
+        return np.asarray(sample(state.actor, observation.astype(np.float32), noise))
+
+    roll = _roll(environment, explore, seed)
+    snapshots: list[tuple[int, float, Any]] = []
+    while size < steps:
+        for _ in range(min(UPDATES_PER_CALL, steps - size)):
+            for array, value in zip(buffer, next(roll), strict=True):
+                array[size] = value
+            size += 1
+        if size >= min(RANDOM_STEPS, steps // 4):
+            index = rng.integers(0, size, (UPDATES_PER_CALL, algorithm.batch_size))
+            batches = Batch(
+                *(jnp.asarray(array[index], dtype=jnp.float32) for array in buffer[:5])
+            )
+            state = updates(state, batches, jax.random.fold_in(key, size))
+        if size % snapshot_every == 0 or size == steps:
+            mean_return = _mean_return(environment, algorithm, state.actor, 5, seed=10_000)
+            snapshots.append((size, mean_return, jax.device_get(state.actor)))
+            report(size, mean_return)
+    return Training(
+        buffer,
+        np.array([s for s, _, _ in snapshots]),
+        np.array([r for _, r, _ in snapshots]),
+        jax.tree.map(lambda *leaves: np.stack(leaves), *(a for _, _, a in snapshots)),
+    )
+
+
+def save_training(path: Path, training: Training, header: dict[str, Any]) -> None:
+    save_tree(path, training.__dict__, header)
+
+
+def load_training(path: Path, header: dict[str, Any]) -> Training | None:
+    """The training stored at `path`, if it was made with the same settings."""
+    if not path.exists():
+        return None
+    found = load_header(path)
+    if {k: found.get(k) for k in header} != header:
+        raise UserError(
+            f"{path} holds a training with other settings ({json.dumps(found)}); "
+            "delete it, or choose another --out."
+        )
+    shapes = found["shapes"]
+    actor = SAC().init(jax.random.key(0), Spec(shapes["observation_dim"], shapes["action_dim"], 1))
+    n = shapes["snapshots"]
+    like = Training(
+        Rows.empty(header["steps"], shapes["observation_dim"], shapes["action_dim"]),
+        np.zeros(n, dtype=np.int64),
+        np.zeros(n),
+        jax.tree.map(lambda leaf: np.zeros((n, *leaf.shape), np.float32), actor.actor),
+    )
+    return Training(**load_tree(path, like.__dict__))
+
+
+def parse_recipe(recipe: str) -> dict[str, float]:
+    """A recipe's name, or shares such as 'medium:0.7+expert:0.3'."""
+    if recipe in RECIPES:
+        return RECIPES[recipe]
+    parts: dict[str, float] = {}
+    for part in recipe.split("+"):
+        kind, _, share = part.partition(":")
+        try:
+            parts[kind] = float(share)
+        except ValueError:
+            parts[kind] = -1.0
+        if kind not in ("random", "replay", "medium", "expert") or parts[kind] <= 0:
+            raise UserError(
+                f"Recipe {recipe!r} is not understood at {part!r}: name one of "
+                f"{', '.join(RECIPES)}, or give shares of random, replay, medium and expert such "
+                "as 'medium:0.7+expert:0.3'."
+            )
+    return parts
+
+
+def record(environment: str, training: Training, recipe: str, rows: int, seed: int) -> Rows:
+    """Draw a dataset of about `rows` rows from a finished training, in whole parts."""
+    shares = parse_recipe(recipe)
+    total = sum(shares.values())
+    action_dim = training.buffer.actions.shape[1]
+    algorithm = SAC()
+    parts = []
+    for number, (kind, share) in enumerate(shares.items()):
+        wanted = round(rows * share / total)
+        if kind == "replay":
+            parts.append(_spread_episodes(training.buffer, wanted))
+            continue
+        if kind == "random":
+            def act(_: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+                return rng.uniform(-1.0, 1.0, action_dim).astype(np.float32)
+        else:
+            index = training.snapshot(kind)
+            act = _actor_act(algorithm, jax.tree.map(lambda x, i=index: x[i], training.actors))
+        part = _record(environment, act, wanted, seed + 1000 * (number + 1), action_dim)
+        # The part may stop inside an episode: that row is a cut, not an end of the task.
+        part.timeouts[-1] = not part.terminals[-1]
+        parts.append(part)
+    return Rows.concatenate(parts)
+
+
+def _spread_episodes(buffer: Rows, rows: int) -> Rows:
+    """Whole episodes, evenly spaced over the buffer's history, adding up to about `rows`."""
+    ends = np.flatnonzero(buffer.terminals | buffer.timeouts)
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    keep_every = max(1.0, len(buffer.rewards) / rows)
+    chosen = np.unique(np.floor(np.arange(0, len(ends), keep_every)).astype(int))
+    index = np.concatenate([np.arange(starts[e], ends[e] + 1) for e in chosen])
+    return buffer.take(index)
+
+
+def collect(
+    environment: str,
+    out: Path,
+    *,
+    steps: int,
+    rows: int,
+    recipe: str,
+    seed: int,
+    report: Callable[[int, float], None] = lambda step, mean_return: None,
+) -> dict[str, Any]:
+    """Train (or reuse `OUT.sac.npz`), record, write `out` and a summary beside it."""
+    parse_recipe(recipe)
+    make_env(environment)
+    if out.suffix not in (".hdf5", ".h5"):
+        raise UserError(f"--out {out} must end in .hdf5: the dataset is written in D4RL's layout.")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    header = {"environment": environment, "steps": steps, "seed": seed}
+    stored = out.with_suffix(".sac.npz")
+    training = load_training(stored, header)
+    if training is None:
+        training = train_sac(environment, steps, seed, report=report)
+        shapes = {
+            "observation_dim": training.buffer.observations.shape[1],
+            "action_dim": training.buffer.actions.shape[1],
+            "snapshots": len(training.steps),
+        }
+        save_training(stored, training, {**header, "shapes": shapes})
+    recorded = record(environment, training, recipe, rows, seed)
+    d4rl.save(
+        out,
+        observations=recorded.observations,
+        actions=recorded.actions,
+        rewards=recorded.rewards,
+        terminals=recorded.terminals,
+        timeouts=recorded.timeouts,
+        attrs={
+            "env": environment,
+            "made_by": f"acpo collect: SAC, {steps} steps, seed {seed}; not an official D4RL file",
+            "recipe": recipe,
+        },
+    )
+    summary = {
+        **header,
+        "recipe": parse_recipe(recipe),
+        "rows": len(recorded.rewards),
+        "snapshots": dict(zip(training.steps.tolist(), training.returns.tolist(), strict=True)),
+        "medium_return": float(training.returns[training.snapshot("medium")]),
+        "expert_return": float(training.returns[training.snapshot("expert")]),
+    }
+    write_json(out.with_suffix(".json"), summary)
+    return summary

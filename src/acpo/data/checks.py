@@ -1,0 +1,174 @@
+"""Checks on arrays and files that come from a user; each failure is a `UserError`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from acpo.errors import UserError
+
+FloatArray = NDArray[np.float32]
+BoolArray = NDArray[np.bool_]
+
+# float32 rounding of a tanh or of a rescaled action; anything larger is a real scale mismatch.
+ACTION_TOLERANCE = 1e-5
+
+
+def readable_file(path: Path) -> None:
+    """Refuse a path that is no file or may not be read, in clearer words than the readers have."""
+    # os.path, unlike Path, also answers for an impossible path (one that is too long, say).
+    if os.path.isdir(path):
+        raise UserError(f"{path.absolute()} is a directory; give the dataset file inside it.")
+    if not os.path.exists(path):
+        raise UserError(f"File not found: {path.absolute()}. Check the path for a typing error.")
+    if not os.access(path, os.R_OK):
+        raise UserError(f"{path.absolute()} may not be read by you; change its permissions.")
+
+
+def required_keys(source: str, required: Collection[str], found: Collection[str]) -> None:
+    missing = [key for key in required if key not in found]
+    if missing:
+        raise UserError(
+            f"{source}: no array {_listed(missing)}. The file has {_listed(sorted(found))}; "
+            f"it needs {_listed(required)}."
+        )
+
+
+def matrix(source: str, field: str, values: Any) -> FloatArray:
+    """`values` as float32 [N, columns]; the same memory where it already is that."""
+    array = _numeric(source, field, values)
+    if array.ndim == 1:
+        raise UserError(
+            f"{source}: '{field}' is one-dimensional, shape {array.shape}; with one number per "
+            "row, reshape to (N, 1)."
+        )
+    if array.ndim != 2 or array.shape[1] == 0:
+        raise UserError(
+            f"{source}: '{field}' has shape {array.shape}; reshape to (N, columns), one flat row "
+            "of numbers per step."
+        )
+    return _float32(array)
+
+
+def vector(source: str, field: str, values: Any) -> FloatArray:
+    """`values` as float32 [N]; shape [N, 1] is accepted."""
+    return _float32(_squeezed(source, field, values))
+
+
+def flags(source: str, field: str, values: Any) -> BoolArray:
+    """`values` as bool [N]; numbers are accepted when they are 0 or 1."""
+    array = _squeezed(source, field, values)
+    if array.dtype == np.bool_ or not len(array):
+        return array.astype(np.bool_, copy=False)
+    finite(source, field, array)
+    bad = (array != 0) & (array != 1)
+    if bad.any():
+        row = int(bad.argmax())
+        raise UserError(
+            f"{source}: '{field}' is {array[row]:g} at row {row}; it must be a boolean array, or "
+            "numbers that are 0 or 1."
+        )
+    return array.astype(np.bool_)
+
+
+def finite(source: str, field: str, array: NDArray[Any]) -> None:
+    """Refuse NaN and infinity. NaN survives min and max, so no mask is made for good data."""
+    if np.isfinite(array.min()) and np.isfinite(array.max()):
+        return
+    bad = ~np.isfinite(array)
+    place = np.unravel_index(int(bad.argmax()), bad.shape)
+    column = f", column {place[1]}" if array.ndim == 2 else ""
+    raise UserError(
+        f"{source}: '{field}' is {array[place]} at row {place[0]}{column}; {bad.sum():,} of its "
+        f"{bad.size:,} values are NaN, infinite or beyond float32. Repair these rows or remove "
+        "their episodes."
+    )
+
+
+def same_length(source: str, lengths: dict[str, int]) -> None:
+    """The first field of `lengths` is the one the others must match."""
+    first, *others = lengths
+    for field in others:
+        if lengths[field] != lengths[first]:
+            raise UserError(
+                f"{source}: '{field}' has {lengths[field]:,} rows but '{first}' has "
+                f"{lengths[first]:,}; every array needs one row per step."
+            )
+    if lengths[first] == 0:
+        raise UserError(f"{source}: the dataset is empty, '{first}' has no rows.")
+
+
+def unit_range(source: str, field: str, actions: FloatArray) -> FloatArray:
+    """Actions within [-1, 1]; rounding beyond it is clipped, on a copy."""
+    low, high = actions.min(axis=0), actions.max(axis=0)
+    size = np.maximum(high, -low)
+    worst = int(size.argmax())
+    limit = np.float32(1 + ACTION_TOLERANCE)
+    if size[worst] <= 1:
+        return actions
+    if size[worst] <= limit:
+        return np.clip(actions, -1, 1)
+    rows: BoolArray = np.any(np.abs(actions) > limit, axis=1)
+    raise UserError(
+        f"{source}: '{field}' must lie in [-1, 1], but column {worst} ranges over "
+        f"[{low[worst]:g}, {high[worst]:g}]; {rows.sum():,} of {len(rows):,} rows are outside, the "
+        f"first is row {rows.argmax()}. Rescale with a = 2*(a-low)/(high-low)-1, low and high "
+        "being the bounds of the action space."
+    )
+
+
+def varying_columns(source: str, field: str, observations: FloatArray) -> None:
+    constant = np.flatnonzero(observations.min(axis=0) == observations.max(axis=0))
+    if len(constant):
+        raise UserError(
+            f"{source}: '{field}' has {len(constant)} of {observations.shape[1]} columns that "
+            f"never change: {_ranges(constant)}. Drop them or, if they are meant to be constant "
+            '(a fixed goal, say), load with constant_columns="keep" '
+            "(--constant-columns keep)."
+        )
+
+
+def _numeric(source: str, field: str, values: Any) -> NDArray[Any]:
+    array = np.asarray(values)
+    if array.dtype.kind not in "biuf":
+        raise UserError(
+            f"{source}: '{field}' holds values of type {array.dtype}, not real numbers; store it "
+            "as a float32 array."
+        )
+    return array
+
+
+def _squeezed(source: str, field: str, values: Any) -> NDArray[Any]:
+    array = _numeric(source, field, values)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise UserError(
+            f"{source}: '{field}' has shape {array.shape}; it needs one number per row, reshape "
+            "to (N,)."
+        )
+    return array
+
+
+def _float32(array: NDArray[Any]) -> FloatArray:
+    # A float64 too large for float32 becomes infinite here, and `finite` reports it.
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(array, dtype=np.float32)
+
+
+def _listed(names: Collection[str], limit: int = 12) -> str:
+    shown = [f"'{name}'" for name in list(names)[:limit]]
+    if len(names) > limit:
+        shown.append(f"and {len(names) - limit} more")
+    return ", ".join(shown) or "no arrays"
+
+
+def _ranges(columns: NDArray[np.intp]) -> str:
+    """[2, 10, 17, 18] as "2, 10, 17-18"."""
+    runs = np.split(columns, np.flatnonzero(np.diff(columns) > 1) + 1)
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)

@@ -1,0 +1,136 @@
+"""Networks as plain pytrees: a batched MLP and the two Gaussian heads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+HeadKind = Literal["plain", "squashed"]
+
+LOG_2PI = float(np.log(2.0 * np.pi))
+# Squashed densities are infinite at ±1; actions are pulled this far inside before atanh.
+SQUASH_MARGIN = 1e-6
+
+
+class MLP(eqx.Module):
+    """ReLU layers over a leading batch axis: x ↦ W_L relu(… relu(W_1 x + b_1) …) + b_L.
+
+    Weights are stored (in, out) so that a batch is one matrix product per layer.
+    `layer_norm` normalises each hidden layer before its ReLU, without learned scale.
+    """
+
+    weights: tuple[Array, ...]
+    biases: tuple[Array, ...]
+    layer_norm: bool = eqx.field(static=True, default=False)
+
+    @classmethod
+    def create(cls, key: Array, sizes: Sequence[int], layer_norm: bool = False) -> MLP:
+        """Draw weights and biases uniformly within ±1/√fan_in, as the field's codes do."""
+        keys = jax.random.split(key, 2 * (len(sizes) - 1))
+        weights, biases = [], []
+        for i, (fan_in, fan_out) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+            bound = 1.0 / np.sqrt(fan_in)
+            shape = (fan_in, fan_out)
+            weights.append(jax.random.uniform(keys[2 * i], shape, minval=-bound, maxval=bound))
+            biases.append(
+                jax.random.uniform(keys[2 * i + 1], (fan_out,), minval=-bound, maxval=bound)
+            )
+        return cls(tuple(weights), tuple(biases), layer_norm)
+
+    def __call__(self, x: Array) -> Array:
+        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
+            x = x @ weight + bias
+            if self.layer_norm:
+                x = (x - x.mean(-1, keepdims=True)) * jax.lax.rsqrt(
+                    x.var(-1, keepdims=True) + 1e-5
+                )
+            x = jax.nn.relu(x)
+        return x @ self.weights[-1] + self.biases[-1]
+
+
+class TwinQ(eqx.Module):
+    """Two independent critics Q_φ1, Q_φ2; returns their values stacked on a first axis.
+
+    Kept as two networks, not one batched product: XLA's CPU backend runs the two chains of plain
+    products faster than one chain of batched ones (docs/performance.md).
+    """
+
+    q1: MLP
+    q2: MLP
+
+    @classmethod
+    def create(cls, key: Array, sizes: Sequence[int], layer_norm: bool = False) -> TwinQ:
+        key1, key2 = jax.random.split(key)
+        return cls(MLP.create(key1, sizes, layer_norm), MLP.create(key2, sizes, layer_norm))
+
+    def __call__(self, observation: Array, action: Array) -> Array:
+        x = jnp.concatenate([observation, action], axis=-1)
+        return jnp.stack([self.q1(x)[..., 0], self.q2(x)[..., 0]])
+
+
+class Gaussian(NamedTuple):
+    """Parameters of a diagonal Gaussian per state, before any squashing."""
+
+    mean: Array
+    log_std: Array
+
+
+def _normal_log_prob(x: Array, p: Gaussian) -> Array:
+    z = (x - p.mean) * jnp.exp(-p.log_std)
+    return jnp.sum(-0.5 * z**2 - p.log_std - 0.5 * LOG_2PI, axis=-1)
+
+
+@dataclass(frozen=True)
+class Head:
+    """How 2·a_dim network outputs become a distribution over actions in [−1, 1].
+
+    plain     a ~ N(tanh(m), σ²), samples clipped to the box (IQL's and InAC's head)
+    squashed  a = tanh(u), u ~ N(m, σ²), density with the Jacobian of tanh (SAC's head)
+    """
+
+    kind: HeadKind = "plain"
+    log_std_min: float = -5.0
+    log_std_max: float = 2.0
+
+    def parameters(self, output: Array) -> Gaussian:
+        """Split a network's output into the Gaussian's mean and bounded log σ."""
+        mean, log_std = jnp.split(output, 2, axis=-1)
+        if self.kind == "plain":
+            mean = jnp.tanh(mean)
+        return Gaussian(mean, jnp.clip(log_std, self.log_std_min, self.log_std_max))
+
+    def mode(self, p: Gaussian) -> Array:
+        """The deterministic action used in evaluation."""
+        return p.mean if self.kind == "plain" else jnp.tanh(p.mean)
+
+    def sample(self, p: Gaussian, noise: Array) -> Array:
+        """Turn standard normal noise into an action in the box."""
+        u = p.mean + jnp.exp(p.log_std) * noise
+        return jnp.clip(u, -1.0, 1.0) if self.kind == "plain" else jnp.tanh(u)
+
+    def sample_with_log_prob(self, p: Gaussian, noise: Array) -> tuple[Array, Array]:
+        """A sample and log π(a|s), exact for squashed samples however close to the bounds."""
+        if self.kind == "plain":
+            action = self.sample(p, noise)
+            return action, _normal_log_prob(action, p)
+        u = p.mean + jnp.exp(p.log_std) * noise
+        return jnp.tanh(u), _normal_log_prob(u, p) - _log_tanh_slope(u)
+
+    def log_prob(self, p: Gaussian, action: Array) -> Array:
+        """log π(a|s) of a given action."""
+        if self.kind == "plain":
+            return _normal_log_prob(action, p)
+        u = jnp.arctanh(jnp.clip(action, -1.0 + SQUASH_MARGIN, 1.0 - SQUASH_MARGIN))
+        return _normal_log_prob(u, p) - _log_tanh_slope(u)
+
+
+def _log_tanh_slope(u: Array) -> Array:
+    """Σ log(1 − tanh²u), in the form that does not underflow for large |u|."""
+    return jnp.sum(2.0 * (np.log(2.0) - u - jax.nn.softplus(-2.0 * u)), axis=-1)

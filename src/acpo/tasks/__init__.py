@@ -1,0 +1,50 @@
+"""Tasks: an environment and the reference scores that normalise its returns."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, NamedTuple
+
+from acpo.errors import UserError
+
+if TYPE_CHECKING:
+    import gymnasium
+
+
+class Reference(NamedTuple):
+    """Returns that count as 0 and as 100."""
+
+    minimum: float
+    maximum: float
+
+    def score(self, episode_return: float) -> float:
+        """100 · (R − min) / (max − min)."""
+        return 100.0 * (episode_return - self.minimum) / (self.maximum - self.minimum)
+
+
+# D4RL's reference returns; gymnasium's v4 tasks are the ones whose rewards match D4RL's.
+REFERENCES = {
+    "Hopper-v4": Reference(-20.272305, 3234.3),
+    "HalfCheetah-v4": Reference(-280.178953, 12135.0),
+    "Walker2d-v4": Reference(1.629008, 4592.3),
+}
+
+
+def make_env(environment: str) -> gymnasium.Env:
+    """Create a Gymnasium environment with flat, continuous observations and actions."""
+    import gymnasium
+
+    try:
+        with warnings.catch_warnings():
+            # v4 is chosen on purpose (see REFERENCES); the advice to move to v5 would mislead.
+            warnings.simplefilter("ignore")
+            env = gymnasium.make(environment)
+    except gymnasium.error.Error as error:
+        raise UserError(f"Environment {environment!r} cannot be made: {error}") from error
+    for what, space in (("observation", env.observation_space), ("action", env.action_space)):
+        if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
+            raise UserError(
+                f"Environment {environment!r} has {what} space {space}; "
+                "only flat continuous (Box) spaces are supported."
+            )
+    return env
