@@ -1,14 +1,13 @@
 """Make datasets the way D4RL does: train SAC online, then record what it did.
 
-    random   actions drawn uniformly from the box
-    replay   the learner's own replay buffer, from the first step to the last
-    medium   stochastic roll-outs of the first snapshot that reaches a third of the best return
-    expert   stochastic roll-outs of the snapshot with the best return
+random   actions drawn uniformly from the box
+replay   the learner's own replay buffer, from the first step to the last
+medium   stochastic roll-outs of the first snapshot that reaches a third of the best return
+expert   stochastic roll-outs of the snapshot with the best return
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -23,8 +22,9 @@ from acpo.algorithms.base import Batch, Spec
 from acpo.algorithms.sac import SAC, SACState
 from acpo.data import d4rl
 from acpo.errors import UserError
-from acpo.storage import load_header, load_tree, save_tree, write_json
-from acpo.tasks import make_env
+from acpo.files import load_arrays, write_json
+from acpo.storage import restore, save_tree
+from acpo.tasks import dimensions, make_env
 
 RECIPES = {
     "random": {"random": 1.0},
@@ -111,6 +111,10 @@ def _record(environment: str, act: Act, rows: int, seed: int, action_dim: int) -
     return recorded
 
 
+def _uniform(action_dim: int, observation: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    return rng.uniform(-1.0, 1.0, (action_dim,)).astype(np.float32)
+
+
 def _actor_act(algorithm: SAC, actor: Any) -> Act:
     """Stochastic actions of one actor, one observation at a time."""
 
@@ -154,9 +158,7 @@ def train_sac(
 ) -> Training:
     """Train SAC, one update per environment step, and keep a snapshot every so often."""
     algorithm = algorithm or SAC()
-    env = make_env(environment)
-    env.action_space.seed(seed)
-    observation_dim, action_dim = env.observation_space.shape[0], env.action_space.shape[0]
+    observation_dim, action_dim = dimensions(make_env(environment))
     key = jax.random.key(seed)
     state = algorithm.init(key, Spec(observation_dim, action_dim, steps))
     buffer = Rows.empty(steps, observation_dim, action_dim)
@@ -177,7 +179,7 @@ def train_sac(
 
     def explore(observation: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         if size < min(RANDOM_STEPS, steps // 4):
-            return rng.uniform(-1.0, 1.0, action_dim).astype(np.float32)
+            return _uniform(action_dim, observation, rng)
         noise = rng.standard_normal((1, action_dim), dtype=np.float32)
         return np.asarray(sample(state.actor, observation.astype(np.float32), noise))
 
@@ -190,9 +192,7 @@ def train_sac(
             size += 1
         if size >= min(RANDOM_STEPS, steps // 4):
             index = rng.integers(0, size, (UPDATES_PER_CALL, algorithm.batch_size))
-            batches = Batch(
-                *(jnp.asarray(array[index], dtype=jnp.float32) for array in buffer[:5])
-            )
+            batches = Batch(*(jnp.asarray(array[index], dtype=jnp.float32) for array in buffer[:5]))
             state = updates(state, batches, jax.random.fold_in(key, size))
         if size % snapshot_every == 0 or size == steps:
             mean_return = _mean_return(environment, algorithm, state.actor, 5, seed=10_000)
@@ -206,30 +206,26 @@ def train_sac(
     )
 
 
-def save_training(path: Path, training: Training, header: dict[str, Any]) -> None:
-    save_tree(path, training.__dict__, header)
-
-
 def load_training(path: Path, header: dict[str, Any]) -> Training | None:
-    """The training stored at `path`, if it was made with the same settings."""
+    """The training stored at `path`, if there is one; it must have been made alike."""
     if not path.exists():
         return None
-    found = load_header(path)
-    if {k: found.get(k) for k in header} != header:
+    arrays, found = load_arrays(path)
+    if {name: found.get(name) for name in header} != header:
         raise UserError(
-            f"{path} holds a training with other settings ({json.dumps(found)}); "
-            "delete it, or choose another --out."
+            f"{path} holds a training with other settings ({found}); delete it, or choose "
+            "another --out."
         )
-    shapes = found["shapes"]
-    actor = SAC().init(jax.random.key(0), Spec(shapes["observation_dim"], shapes["action_dim"], 1))
-    n = shapes["snapshots"]
+    n = len(arrays["['steps']"])
+    observation_dim, action_dim = found["dims"]
+    actor = SAC().init(jax.random.key(0), Spec(observation_dim, action_dim, 1)).actor
     like = Training(
-        Rows.empty(header["steps"], shapes["observation_dim"], shapes["action_dim"]),
+        Rows.empty(header["steps"], observation_dim, action_dim),
         np.zeros(n, dtype=np.int64),
         np.zeros(n),
-        jax.tree.map(lambda leaf: np.zeros((n, *leaf.shape), np.float32), actor.actor),
+        jax.tree.map(lambda leaf: np.zeros((n, *leaf.shape), np.float32), actor),
     )
-    return Training(**load_tree(path, like.__dict__))
+    return Training(**restore(path, arrays, like.__dict__))
 
 
 def parse_recipe(recipe: str) -> dict[str, float]:
@@ -264,10 +260,8 @@ def record(environment: str, training: Training, recipe: str, rows: int, seed: i
         if kind == "replay":
             parts.append(_spread_episodes(training.buffer, wanted))
             continue
-        if kind == "random":
-            def act(_: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-                return rng.uniform(-1.0, 1.0, action_dim).astype(np.float32)
-        else:
+        act: Act = partial(_uniform, action_dim)
+        if kind != "random":
             index = training.snapshot(kind)
             act = _actor_act(algorithm, jax.tree.map(lambda x, i=index: x[i], training.actors))
         part = _record(environment, act, wanted, seed + 1000 * (number + 1), action_dim)
@@ -308,12 +302,8 @@ def collect(
     training = load_training(stored, header)
     if training is None:
         training = train_sac(environment, steps, seed, report=report)
-        shapes = {
-            "observation_dim": training.buffer.observations.shape[1],
-            "action_dim": training.buffer.actions.shape[1],
-            "snapshots": len(training.steps),
-        }
-        save_training(stored, training, {**header, "shapes": shapes})
+        dims = [training.buffer.observations.shape[1], training.buffer.actions.shape[1]]
+        save_tree(stored, training.__dict__, {**header, "dims": dims})
     recorded = record(environment, training, recipe, rows, seed)
     d4rl.save(
         out,

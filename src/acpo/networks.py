@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import equinox as eqx
@@ -35,7 +36,7 @@ class MLP(eqx.Module):
         """Draw weights and biases uniformly within ±1/√fan_in, as the field's codes do."""
         keys = jax.random.split(key, 2 * (len(sizes) - 1))
         weights, biases = [], []
-        for i, (fan_in, fan_out) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+        for i, (fan_in, fan_out) in enumerate(pairwise(sizes)):
             bound = 1.0 / np.sqrt(fan_in)
             shape = (fan_in, fan_out)
             weights.append(jax.random.uniform(keys[2 * i], shape, minval=-bound, maxval=bound))
@@ -48,9 +49,7 @@ class MLP(eqx.Module):
         for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
             x = x @ weight + bias
             if self.layer_norm:
-                x = (x - x.mean(-1, keepdims=True)) * jax.lax.rsqrt(
-                    x.var(-1, keepdims=True) + 1e-5
-                )
+                x = (x - x.mean(-1, keepdims=True)) * jax.lax.rsqrt(x.var(-1, keepdims=True) + 1e-5)
             x = jax.nn.relu(x)
         return x @ self.weights[-1] + self.biases[-1]
 
@@ -98,6 +97,13 @@ class Head:
     kind: HeadKind = "plain"
     log_std_min: float = -5.0
     log_std_max: float = 2.0
+
+    @classmethod
+    def settled(cls, kind: str, log_std_min: float, log_std_max: float) -> Head:
+        """A head from a config whose `head` is no longer "auto"."""
+        if kind not in ("plain", "squashed"):
+            raise ValueError(f"head {kind!r} has to be settled from data before it is used")
+        return cls(kind, log_std_min, log_std_max)  # type: ignore[arg-type]
 
     def parameters(self, output: Array) -> Gaussian:
         """Split a network's output into the Gaussian's mean and bounded log σ."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
+import jax.numpy as jnp
+import optax
 from jax import Array
 
 Metrics = dict[str, Array]
@@ -23,7 +25,9 @@ class Spec(NamedTuple):
 class Batch(NamedTuple):
     """Transitions (s, a, r, s', terminal), stacked on the first axis.
 
-    `terminals` is 1.0 only where the environment truly ended; a time limit is 0.0.
+    `terminals` is 1.0 only where the environment truly ended; a time limit is 0.0. `behavior`
+    holds the parameters of πβ(·|s) and `log_beta` log πβ(a|s), for algorithms that fit πβ;
+    None for the others.
     """
 
     observations: Array
@@ -31,8 +35,37 @@ class Batch(NamedTuple):
     rewards: Array
     next_observations: Array
     terminals: Array
+    behavior: Any = None
+    log_beta: Any = None
 
 
 def soft_update(target: T, online: T, tau: float) -> T:
     """φ' ← (1 − τ) φ' + τ φ."""
     return jax.tree.map(lambda t, o: t + tau * (o - t), target, online)
+
+
+class Schedule(NamedTuple):
+    """Where a run stands; part of an algorithm's state, so that it resumes with it."""
+
+    step: Array
+    total: Array
+
+    @classmethod
+    def start(cls, total_steps: int) -> Schedule:
+        return cls(jnp.int32(0), jnp.int32(max(total_steps, 1)))
+
+    def cosine(self, first: float, last: float) -> Array:
+        """last + (first − last)·½(1 + cos(π t/T)), constant after T."""
+        share = jnp.minimum(self.step / self.total, 1.0)
+        return last + (first - last) * 0.5 * (1.0 + jnp.cos(jnp.pi * share))
+
+    def next(self) -> Schedule:
+        return Schedule(self.step + 1, self.total)
+
+
+def adam_step(
+    parameters: T, gradient: T, state: optax.OptState, rate: Array
+) -> tuple[T, optax.OptState]:
+    """One Adam step at a rate given from outside."""
+    direction, state = optax.scale_by_adam().update(gradient, state)
+    return jax.tree.map(lambda p, d: p - rate * d, parameters, direction), state

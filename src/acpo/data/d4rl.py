@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from acpo.data import checks
 from acpo.data.dataset import ConstantColumns, Dataset, from_arrays
 from acpo.errors import UserError
+from acpo.files import write_atomically
 
 REQUIRED = ("observations", "actions", "rewards", "terminals")
 OPTIONAL = ("timeouts", "next_observations")
@@ -73,7 +74,7 @@ def save(
 ) -> None:
     """Write the layout `load` reads, with `attrs` as root attributes ("env": the Gymnasium id).
 
-    The file appears complete or not at all: it is written beside its place, then moved there.
+    The file appears complete or not at all.
     """
     import h5py
 
@@ -86,14 +87,11 @@ def save(
     }
     if next_observations is not None:
         arrays["next_observations"] = np.asarray(next_observations, np.float32)
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with h5py.File(partial, "w") as file:
+
+    def write(opened: IO[bytes]) -> None:
+        with h5py.File(opened, "w") as file:
             for key, array in arrays.items():
                 file.create_dataset(key, data=array, compression="gzip", shuffle=True)
             file.attrs.update(attrs)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+
+    write_atomically(Path(path), write)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from acpo.errors import UserError
 
@@ -17,7 +17,7 @@ class Reference(NamedTuple):
     minimum: float
     maximum: float
 
-    def score(self, episode_return: float) -> float:
+    def score(self, episode_return: Any) -> Any:
         """100 · (R − min) / (max − min)."""
         return 100.0 * (episode_return - self.minimum) / (self.maximum - self.minimum)
 
@@ -28,6 +28,9 @@ REFERENCES = {
     "HalfCheetah-v4": Reference(-280.178953, 12135.0),
     "Walker2d-v4": Reference(1.629008, 4592.3),
 }
+
+# Mean return of behaviour cloning, by the fingerprint of the dataset it was measured on.
+BEHAVIOR_CLONING: dict[str, float] = {}
 
 
 def make_env(environment: str) -> gymnasium.Env:
@@ -48,3 +51,9 @@ def make_env(environment: str) -> gymnasium.Env:
                 "only flat continuous (Box) spaces are supported."
             )
     return env
+
+
+def dimensions(env: gymnasium.Env) -> tuple[int, int]:
+    """Numbers in an observation and in an action."""
+    spaces: Any = (env.observation_space, env.action_space)
+    return spaces[0].shape[0], spaces[1].shape[0]

@@ -1,0 +1,226 @@
+"""ACPO: Automatic Constraint Policy Optimization (Algorithm 1), and its fixed-λ special cases.
+
+Four networks and one number are trained together: V_ψ, the twin Q_φ, πθ, and the dial λ. AWAC,
+InAC and practical wBC are this file with another rule for λ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from acpo import cci
+from acpo.algorithms.base import Batch, Metrics, Schedule, Spec, adam_step, soft_update
+from acpo.behavior.gaussian import BehaviorConfig, annotated
+from acpo.networks import MLP, Head, TwinQ
+
+
+class Trained(NamedTuple):
+    """What the optimiser moves."""
+
+    actor: MLP
+    value: MLP
+    critic: TwinQ
+
+
+class ACPOState(NamedTuple):
+    trained: Trained
+    target: TwinQ
+    lam: Array
+    optimiser: optax.OptState
+    schedule: Schedule
+
+
+@dataclass(frozen=True)
+class ACPO:
+    """max_θ E_D[w_λ log πθ(a|s)], w_λ = exp(A/α + (λ−α)/α log πβ), λ by its rule.
+
+    Fields left at None or "auto" are settled from the data before training; the run directory
+    stores what they became.
+    """
+
+    alpha: float = 0.1
+    """α, the temperature: entropy's price in V's target and the scale of A in the weight."""
+    rule: cci.Rule = field(default_factory=cci.Rule)
+    """How λ moves."""
+    gamma: float = 0.99
+    """γ, the discount."""
+    tau: float = 5e-3
+    """τ, rate of the soft target update."""
+    learning_rate: float = 5e-4
+    """Adam's step size for actor, V and Q at the start …"""
+    final_learning_rate: float = 1e-4
+    """… and at the end of the run, by a cosine."""
+    batch_size: int = 256
+    """Transitions per update."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Hidden layers of actor, V and Q."""
+    head: Literal["plain", "squashed", "auto"] = "auto"
+    """Action distribution of πθ and πβ. auto: the head under which held-out actions are likelier."""
+    log_std_min: float = -5.0
+    """Lower bound of log σ."""
+    log_std_max: float = 2.0
+    """Upper bound of log σ."""
+    log_prob_clip: float = 20.0
+    """|log π| is clipped here, for πθ in V's target and for πβ in the dual step and the weight."""
+    log_weight_max: float = 4.6
+    """Upper clip of the weight's exponent (4.6: weights up to 100)."""
+    value_target: Literal["target", "online"] = "target"
+    """Which critics V's target takes the minimum of."""
+    layer_norm: bool = True
+    """Layer normalisation in the critics' hidden layers."""
+    normalize_observations: bool = True
+    """Z-score observations with the data's mean and deviation; the policy carries both."""
+    reward_scale: float | None = None
+    """Factor on rewards. None: 300 / (max − min episode return), so that α has one meaning."""
+    behavior: BehaviorConfig = field(default_factory=BehaviorConfig)
+    """How πβ is fitted."""
+
+    # --- pieces ---------------------------------------------------------------------------------
+
+    @property
+    def epsilon(self) -> float:
+        if self.rule.epsilon is None:
+            raise ValueError("ε has to be settled from data before it is used")
+        return self.rule.epsilon
+
+    @property
+    def policy_head(self) -> Head:
+        return Head.settled(self.head, self.log_std_min, self.log_std_max)
+
+    def init(self, key: Array, spec: Spec) -> ACPOState:
+        key_actor, key_value, key_critic = jax.random.split(key, 3)
+        s, a = spec.observation_dim, spec.action_dim
+        trained = Trained(
+            actor=MLP.create(key_actor, (s, *self.hidden, 2 * a)),
+            value=MLP.create(key_value, (s, *self.hidden, 1), self.layer_norm),
+            critic=TwinQ.create(key_critic, (s + a, *self.hidden, 1), self.layer_norm),
+        )
+        start = self.alpha if self.rule.lam_start is None else self.rule.lam_start
+        return ACPOState(
+            trained=trained,
+            target=trained.critic,
+            lam=jnp.float32(start),
+            optimiser=optax.scale_by_adam().init(trained),
+            schedule=Schedule.start(spec.total_steps),
+        )
+
+    def actor(self, state: ACPOState) -> MLP:
+        return state.trained.actor
+
+    def clip(self, log_prob: Array) -> Array:
+        return jnp.clip(log_prob, -self.log_prob_clip, self.log_prob_clip)
+
+    # --- losses ---------------------------------------------------------------------------------
+
+    def value_loss(self, v: Array, q: Array, log_pi: Array) -> tuple[Array, Metrics]:
+        """L_V = ½ (V(s) − Y_V)², Y_V = min_i Q_i(s,a) − α log πθ(a|s), a ~ πθ   (Eq-Loss-V)."""
+        target = q.min(axis=0) - self.alpha * self.clip(log_pi)
+        loss = 0.5 * jnp.mean((v - jax.lax.stop_gradient(target)) ** 2)
+        return loss, {"value/loss": loss, "value/v": v.mean()}
+
+    def critic_loss(
+        self, q: Array, rewards: Array, terminals: Array, next_v: Array
+    ) -> tuple[Array, Metrics]:
+        """L_Q = Σ_i ½ (r + γ (1 − terminal) V(s') − Q_i(s,a))²   (Eq-Loss-Q, with the mask)."""
+        target = rewards + self.gamma * (1.0 - terminals) * jax.lax.stop_gradient(next_v)
+        loss = 0.5 * jnp.mean(jnp.sum((target - q) ** 2, axis=0))
+        return loss, {"critic/loss": loss, "critic/q": q.mean()}
+
+    def policy_loss(
+        self, log_pi: Array, advantage: Array, log_beta: Array, lam: Array
+    ) -> tuple[Array, Metrics]:
+        """−J^CCI = −E_D[w_λ(s,a) log πθ(a|s)]   (Eq-CCI-Obj), the exponent clipped before exp."""
+        weight = jnp.exp(self.log_weight(advantage, log_beta, lam))
+        loss = -jnp.mean(jax.lax.stop_gradient(weight) * log_pi)
+        return loss, {"policy/loss": loss}
+
+    def log_weight(self, advantage: Array, log_beta: Array, lam: Array) -> Array:
+        exponent = cci.log_weight(advantage, self.clip(log_beta), lam, self.alpha)
+        return jnp.minimum(exponent, self.log_weight_max)
+
+    # --- one step -------------------------------------------------------------------------------
+
+    def update(self, state: ACPOState, batch: Batch, key: Array) -> tuple[ACPOState, Metrics]:
+        """One gradient step on V, Q and π, one dual step on λ, one soft target update.
+
+        Every network runs once per set of inputs: π(s) serves the sample, its density and the
+        regression; Q(s,a) and V(s) serve their losses and the advantage.
+        """
+        noise = jax.random.normal(key, batch.actions.shape)
+        head = self.policy_head
+
+        def total_loss(trained: Trained) -> tuple[Array, tuple[Array, Metrics]]:
+            policy = head.parameters(trained.actor(batch.observations))
+            actions, log_pi = jax.lax.stop_gradient(head.sample_with_log_prob(policy, noise))
+            log_beta = self.clip(head.log_prob(annotated(batch.behavior), actions))
+            lam = state.lam
+            if self.rule.lam_rate > 0:
+                lam = cci.dual_step(lam, log_beta, self.epsilon, self.rule.lam_rate)
+
+            v = trained.value(batch.observations)[..., 0]
+            next_v = trained.value(batch.next_observations)[..., 0]
+            q = trained.critic(batch.observations, batch.actions)
+            bootstrap = state.target if self.value_target == "target" else trained.critic
+            sampled_q = jax.lax.stop_gradient(bootstrap(batch.observations, actions))
+            advantage = jax.lax.stop_gradient(q.min(axis=0) - v)
+
+            value_loss, value_metrics = self.value_loss(v, sampled_q, log_pi)
+            critic_loss, critic_metrics = self.critic_loss(
+                q, batch.rewards, batch.terminals, next_v
+            )
+            policy_loss, policy_metrics = self.policy_loss(
+                head.log_prob(policy, batch.actions), advantage, batch.log_beta, lam
+            )
+            metrics = {
+                **value_metrics,
+                **critic_metrics,
+                **policy_metrics,
+                "dial/lambda": lam,
+                "dial/constraint": log_beta.mean(),
+            }
+            return value_loss + critic_loss + policy_loss, (lam, metrics)
+
+        gradient, (lam, metrics) = jax.grad(total_loss, has_aux=True)(state.trained)
+        rate = state.schedule.cosine(self.learning_rate, self.final_learning_rate)
+        trained, optimiser = adam_step(state.trained, gradient, state.optimiser, rate)
+        target = soft_update(state.target, trained.critic, self.tau)
+        return ACPOState(trained, target, lam, optimiser, state.schedule.next()), metrics
+
+    def diagnose(self, state: ACPOState, batch: Batch, key: Array) -> Metrics:
+        """What a user needs to see the dial work; too dear for every step, taken once per log."""
+        head = self.policy_head
+        actor, value, critic = state.trained
+        policy = head.parameters(actor(batch.observations))
+        noise = jax.random.normal(key, batch.actions.shape)
+        actions, log_pi = head.sample_with_log_prob(policy, noise)
+        log_beta = head.log_prob(annotated(batch.behavior), actions)
+        v = value(batch.observations)[..., 0]
+        q = critic(batch.observations, batch.actions)
+        advantage = q.min(axis=0) - v
+        exponent = cci.log_weight(advantage, self.clip(batch.log_beta), state.lam, self.alpha)
+        weight = jnp.exp(jnp.minimum(exponent, self.log_weight_max))
+        metrics = {
+            "weights/clipped": jnp.mean(exponent > self.log_weight_max),
+            "weights/effective_sample_size": jnp.sum(weight) ** 2
+            / (len(weight) * jnp.sum(weight**2) + 1e-30),
+            "advantage/mean": advantage.mean(),
+            "advantage/std": advantage.std(),
+            "critic/q_max": q.max(),
+            "critic/disagreement": jnp.abs(q[0] - q[1]).mean(),
+            "policy/entropy": -log_pi.mean(),
+            "policy/log_std": policy.log_std.mean(),
+            "policy/log_prob_data": head.log_prob(policy, batch.actions).mean(),
+            "dial/clipped": jnp.mean(jnp.abs(log_beta) > self.log_prob_clip),
+        }
+        if self.rule.lam_rate > 0:
+            metrics["dial/slack"] = self.clip(log_beta).mean() - self.epsilon
+        for percent in (10, 50, 90):
+            for where, values in (("data", batch.log_beta), ("policy", log_beta)):
+                metrics[f"behavior/log_beta_{where}_q{percent}"] = jnp.percentile(values, percent)
+        return metrics

@@ -1,0 +1,75 @@
+"""Behaviour cloning: unweighted regression, max_θ E_D[log πθ(a|s)] (w = 1 in Eq-wBC-Obj)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from acpo.algorithms.base import Batch, Metrics, Schedule, Spec, adam_step
+from acpo.behavior.gaussian import BehaviorConfig
+from acpo.networks import MLP, Head
+
+
+class BCState(NamedTuple):
+    actor: MLP
+    optimiser: optax.OptState
+    schedule: Schedule
+
+
+@dataclass(frozen=True)
+class BC:
+    """The baseline every offline method has to beat."""
+
+    learning_rate: float = 5e-4
+    """Adam's step size at the start …"""
+    final_learning_rate: float = 1e-4
+    """… and at the end of the run, by a cosine."""
+    batch_size: int = 256
+    """Transitions per update."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Hidden layers of the actor."""
+    head: Literal["plain", "squashed", "auto"] = "auto"
+    """Action distribution. auto: the head under which held-out actions are likelier."""
+    log_std_min: float = -5.0
+    """Lower bound of log σ."""
+    log_std_max: float = 2.0
+    """Upper bound of log σ."""
+    normalize_observations: bool = True
+    """Z-score observations with the data's mean and deviation; the policy carries both."""
+    behavior: BehaviorConfig = field(default_factory=BehaviorConfig)
+    """How the two heads are compared where head is auto."""
+
+    @property
+    def policy_head(self) -> Head:
+        return Head.settled(self.head, self.log_std_min, self.log_std_max)
+
+    def init(self, key: Array, spec: Spec) -> BCState:
+        actor = MLP.create(key, (spec.observation_dim, *self.hidden, 2 * spec.action_dim))
+        return BCState(actor, optax.scale_by_adam().init(actor), Schedule.start(spec.total_steps))
+
+    def actor(self, state: BCState) -> MLP:
+        return state.actor
+
+    def policy_loss(self, actor: MLP, batch: Batch) -> tuple[Array, Metrics]:
+        """−E_D[log πθ(a|s)]."""
+        policy = self.policy_head.parameters(actor(batch.observations))
+        loss = -jnp.mean(self.policy_head.log_prob(policy, batch.actions))
+        return loss, {"policy/loss": loss}
+
+    def update(self, state: BCState, batch: Batch, key: Array) -> tuple[BCState, Metrics]:
+        gradient, metrics = jax.grad(self.policy_loss, has_aux=True)(state.actor, batch)
+        rate = state.schedule.cosine(self.learning_rate, self.final_learning_rate)
+        actor, optimiser = adam_step(state.actor, gradient, state.optimiser, rate)
+        return BCState(actor, optimiser, state.schedule.next()), metrics
+
+    def diagnose(self, state: BCState, batch: Batch, key: Array) -> Metrics:
+        policy = self.policy_head.parameters(state.actor(batch.observations))
+        _, log_pi = self.policy_head.sample_with_log_prob(
+            policy, jax.random.normal(key, batch.actions.shape)
+        )
+        return {"policy/entropy": -log_pi.mean(), "policy/log_std": policy.log_std.mean()}

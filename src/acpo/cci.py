@@ -1,0 +1,89 @@
+"""Continuous Constraint Interpolation: the framework in one page.
+
+    max_π  E[Q(s,a) − α log π(a|s)]   s.t.   E_{a~π}[log πβ(a|s)] ≥ ε              (Eq-CCI-Opt-Pro)
+
+has the closed form π*_λ ∝ exp(Q/α) πβ^{λ/α}, and projecting it onto πθ over dataset actions gives
+weighted regression with w_λ = exp(A/α + (λ−α)/α · log πβ). The dual variable λ ≥ 0 is the dial:
+support constraint at 0, KL-density constraint at α, behaviour cloning far above.
+
+Pure functions of arrays, nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How λ moves: λ₀ = lam_start, then the projected dual step at lam_rate towards ε.
+
+    Make one with `dual` or `fixed`; a fixed λ is a dual rule that does not move.
+    """
+
+    epsilon: float | None = None
+    """ε, the bound on E[log πβ(a|s)] under the policy. None: the data's own mean of log πβ, on
+    held-out episodes, less `epsilon_margin`."""
+    epsilon_margin: float = 0.3
+    """How far below the data's own mean log πβ the policy may go, where ε is not given (nats)."""
+    lam_start: float | None = None
+    """λ before the first step. None: α."""
+    lam_rate: float = 1e-5
+    """η_λ, step size of the dual update. 0 holds λ where it starts."""
+
+
+def dual(epsilon: float | None = None, start: float | None = None, rate: float = 1e-5) -> Rule:
+    """ACPO's rule: λ ← [λ − rate·(E[log πβ] − ε)]₊ from λ = start (α where None)."""
+    return Rule(epsilon=epsilon, lam_start=start, lam_rate=rate)
+
+
+def fixed(lam: float | None = None) -> Rule:
+    """λ stays: 0 is InAC's weight, None (α) AWAC's, 100 the paper's practical wBC."""
+    return Rule(lam_start=lam, lam_rate=0.0)
+
+
+def log_weight(advantage: ArrayLike, log_beta: ArrayLike, lam: ArrayLike, alpha: float) -> Array:
+    """log w_λ(s,a) = A(s,a)/α + (λ − α)/α · log πβ(a|s)   (Eq-CCI-Obj)."""
+    return jnp.asarray(advantage) / alpha + (jnp.asarray(lam) - alpha) / alpha * log_beta
+
+
+def dual_step(lam: ArrayLike, log_beta: ArrayLike, epsilon: ArrayLike, rate: float) -> Array:
+    """λ ← [λ − η_λ (E[log πβ(a|s)] − ε)]₊ with a ~ πθ(·|s)   (Eq-lambda-descend).
+
+    `log_beta` is the batch of log πβ at actions *sampled from the policy*, not at dataset actions.
+    """
+    return jnp.maximum(lam - rate * (jnp.mean(jnp.asarray(log_beta)) - epsilon), 0.0)
+
+
+def closed_form(q: ArrayLike, log_beta: ArrayLike, lam: ArrayLike, alpha: float) -> Array:
+    """π*_λ(·|s) ∝ exp(Q/α) πβ^{λ/α} over discrete actions on the last axis (Eq-CCI-ClosedForm).
+
+    An action outside the support of πβ (log πβ = −∞) keeps probability 0 even at λ = 0.
+    """
+    log_beta = jnp.asarray(log_beta)
+    supported = jnp.isfinite(log_beta)
+    logits = (jnp.asarray(q) + lam * jnp.where(supported, log_beta, 0.0)) / alpha
+    return jax.nn.softmax(jnp.where(supported, logits, -jnp.inf), axis=-1)
+
+
+# The paper's "practical wBC": λ so far above α that πβ's term outweighs the advantage's.
+WBC_MULTIPLE = 100.0
+_DENSITY_TOLERANCE = 0.05
+
+
+def regime(lam: float, alpha: float) -> str:
+    """The constraint that λ stands for, in words (Tab-CCI-Lambda)."""
+    if lam <= 1e-3 * alpha:
+        return "support constraint"
+    if abs(lam - alpha) <= _DENSITY_TOLERANCE * alpha:
+        return "KL-density constraint"
+    if lam < alpha:
+        return "between support and density constraint"
+    if lam < WBC_MULTIPLE * alpha:
+        return "between density constraint and weighted behaviour cloning"
+    return "practical weighted behaviour cloning"

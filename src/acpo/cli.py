@@ -1,0 +1,62 @@
+"""The command line: parse, call, print. Heavy imports wait until a command needs them."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+COMMANDS = {
+    "train": "train a policy on logged data, or on the built-in dataset",
+    "evaluate": "roll out a trained policy and report raw returns and the normalised score",
+    "collect": "train SAC in a Gymnasium task and record a dataset the way D4RL does",
+    "bench": "measure updates per second beside a peer library (acpo bench speed)",
+}
+
+USAGE = """usage: acpo COMMAND …
+
+Offline reinforcement learning with a constraint dial (λ) that turns itself.
+
+commands:
+{commands}
+
+acpo COMMAND --help tells more. Start with: acpo train --steps 20000
+"""
+
+
+def usage() -> str:
+    return USAGE.format(commands="\n".join(f"  {name:10}{what}" for name, what in COMMANDS.items()))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; returns the exit code: 2 for a problem of the user's, 130 when stopped."""
+    words = sys.argv[1:] if arguments is None else arguments
+    if not words or words[0] in ("-h", "--help"):
+        print(usage())
+        return 0 if words else 2
+    if words[0] == "--version":
+        from importlib.metadata import version
+
+        print(version("acpo"))
+        return 0
+    if words[0] not in COMMANDS:
+        from difflib import get_close_matches
+
+        near = get_close_matches(words[0], COMMANDS, n=1)
+        hint = f" Did you mean '{near[0]}'?" if near else ""
+        print(f"acpo: no command '{words[0]}'.{hint} See acpo --help.", file=sys.stderr)
+        return 2
+    from acpo.errors import UserError
+
+    try:
+        module = importlib.import_module(f"acpo.commands.{words[0]}")
+        return module.main(words[1:]) or 0
+    except UserError as error:
+        print(f"acpo: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("acpo: stopped.", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

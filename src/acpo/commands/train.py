@@ -1,0 +1,186 @@
+"""acpo train: from logged data to a policy in a run directory."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import dataclass, field, make_dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+
+from acpo.algorithms import make_algorithm
+from acpo.cci import regime
+from acpo.data import DEFAULT, ConstantColumns, load_dataset
+from acpo.errors import UserError
+from acpo.files import write_json
+from acpo.tasks import BEHAVIOR_CLONING, REFERENCES
+from acpo.training.loop import Interrupted, Run, TrainConfig, train
+from acpo.training.reporting import ConsoleReporter
+
+
+@dataclass(frozen=True)
+class TrainArguments:
+    """Train a policy on logged data and keep everything about the run in one directory.
+
+    Without DATASET the built-in Hopper data is used. Ctrl-C stops cleanly; the same command with
+    --out DIR --resume continues exactly where it stopped.
+    """
+
+    dataset: tyro.conf.Positional[str] = DEFAULT
+    """A name, an HDF5 file in D4RL's layout, or an NPZ file with NeoRL2's or D4RL's keys."""
+    algorithm: str = "acpo"
+    """acpo, or a fixed constraint: awac (λ=α), inac (λ=0), wbc (λ=100); or bc (no weights)."""
+    preset: str = "default"
+    """default, or the paper's tables: paper-d4rl-hopper, paper-neorl2-dmsd, …"""
+    out: Path | None = None
+    """Run directory; by default a new one under runs/."""
+    resume: bool = False
+    """Continue the run in --out (or begin it, if there is none yet)."""
+    json: Path | None = None
+    """Also write the final numbers to this file."""
+    constant_columns: ConstantColumns = "refuse"
+    """What to do with observation columns that never change."""
+    training: Annotated[TrainConfig, tyro.conf.arg(name="")] = field(default_factory=TrainConfig)
+
+
+def parse(words: list[str]) -> Any:
+    """The flags of `TrainArguments` and of the chosen algorithm's config, in one command line."""
+    algorithm = make_algorithm(_peek(words, "algorithm", "acpo"), _peek(words, "preset", "default"))
+    kind: Any = Annotated[type(algorithm), tyro.conf.arg(name="")]
+    arguments = make_dataclass(
+        "TrainArguments",
+        [("config", kind, field(default=algorithm))],
+        bases=(TrainArguments,),
+        frozen=True,
+    )
+    arguments.__doc__ = TrainArguments.__doc__
+    return tyro.cli(arguments, prog="acpo train", args=words)
+
+
+def _peek(words: list[str], flag: str, default: str) -> str:
+    """The value of a flag that decides which other flags there are."""
+    for i, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name == f"--{flag}":
+            if not equals and i + 1 >= len(words):
+                raise UserError(f"--{flag} needs a value.")
+            return value if equals else words[i + 1]
+    return default
+
+
+def main(words: list[str]) -> int:
+    arguments = parse(words)
+    data = load_dataset(arguments.dataset, constant_columns=arguments.constant_columns)
+    out = arguments.out
+    if out is None:
+        if arguments.resume:
+            raise UserError("--resume needs to know which run: give its directory with --out.")
+        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+        out = Path("runs") / f"{data.name.replace('/', '-')}-{arguments.algorithm}-{stamp}"
+    console = Console()
+    say = console.print
+    say(f"data      {data!r}", highlight=False, soft_wrap=True)
+    say(f"run       {out}", highlight=False, soft_wrap=True)
+    try:
+        run = train(
+            data,
+            arguments.config,
+            out=out,
+            resume=arguments.resume,
+            reporter=ConsoleReporter(console),
+            **vars(arguments.training),
+        )
+    except Interrupted as stopped:
+        again = [w for w in words if w != "--resume"]
+        if arguments.out is None:
+            again += ["--out", str(out)]
+        command = shlex.join(["acpo", "train", *again, "--resume"])
+        print(f"\nStopped {stopped}; nothing is lost. Continue with:\n  {command}", file=sys.stderr)
+        return 130
+    found = summary(run)
+    write_json(out / "summary.json", found)
+    if arguments.json:
+        write_json(arguments.json, found)
+    for line in describe(run, found):
+        say(line, highlight=False, soft_wrap=True)
+    return 0
+
+
+def summary(run: Run) -> dict[str, Any]:
+    """The final numbers: last checkpoint, mean and deviation over seeds."""
+    reference = REFERENCES.get(run.environment or "")
+    found: dict[str, Any] = {
+        "algorithm": type(run.algorithm).__name__,
+        "dataset": run.data.name,
+        "environment": run.environment,
+        "seeds": run.metrics["seed"].unique().sort().to_list(),
+        "steps": run.metrics["step"].max(),
+        "checkpoint": "last",
+        "data_mean_return": run.data.mean_return,
+        "directory": str(run.directory) if run.directory else None,
+    }
+    returns = run.final_returns
+    if returns is not None:
+        found |= {"return_mean": returns.mean(), "return_std": returns.std()}
+        found["returns"] = returns.tolist()
+    cloning = BEHAVIOR_CLONING.get(run.data.fingerprint)
+    if cloning is not None:
+        found["behavior_cloning_return"] = cloning
+    if reference:
+        for name in ("return_mean", "data_mean_return", "behavior_cloning_return"):
+            if name in found:
+                found[name.replace("return", "score")] = reference.score(found[name])
+        if returns is not None:
+            found["score_std"] = reference.score(returns).std()
+    if "dial/lambda" in run.metrics.columns:
+        last = run.metrics.filter(run.metrics["step"] == run.metrics["step"].max())
+        lam = float(last["dial/lambda"].to_numpy().mean())
+        found |= {
+            "lambda": lam,
+            "alpha": run.algorithm.alpha,
+            "epsilon": run.algorithm.rule.epsilon,
+        }
+        found["regime"] = regime(lam, run.algorithm.alpha)
+        found["constraint"] = float(last["dial/constraint"].to_numpy().mean())
+    return {k: float(v) if isinstance(v, float) else v for k, v in found.items()}
+
+
+def describe(run: Run, found: dict[str, Any]) -> list[str]:
+    """The same for a person."""
+
+    def amount(kind: str) -> str:
+        name = f"{kind}_return" if f"{kind}_return" in found else f"{kind}_mean_return"
+        text = f"return {found[name]:.0f}"
+        score = name.replace("return", "score")
+        return f"score {found[score]:.1f} ({text})" if score in found else text
+
+    lines = [""]
+    if "return_mean" in found:
+        spread = f"return {found['return_mean']:.0f} ± {found['return_std']:.0f}"
+        if "score_mean" in found:
+            spread = f"score {found['score_mean']:.1f} ± {found['score_std']:.1f} ({spread})"
+        count = len(found["seeds"])
+        lines.append(f"learned   {spread}, {count} seed{'s' if count > 1 else ''}, last checkpoint")
+    else:
+        lines.append("learned   not evaluated: the data names no environment (give one with --env)")
+    lines.append(f"data      {amount('data')}")
+    if "behavior_cloning_return" in found:
+        lines.append(f"cloning   {amount('behavior_cloning')}, behaviour cloning on the same data")
+    if "lambda" in found:
+        lines.append(
+            f"dial      λ = {found['lambda']:.3g} (α = {found['alpha']:g}): {found['regime']}; "
+            f"E[log πβ] = {found['constraint']:.2f}, ε = {found['epsilon']:.2f}"
+        )
+    directory = run.directory
+    if directory:
+        first = found["seeds"][0]
+        lines += [
+            f"policy    {directory / 'policies' / f'seed-{first}.npz'}",
+            f"metrics   {directory / 'metrics.parquet'}",
+            f"again     acpo evaluate {directory}",
+        ]
+    return lines

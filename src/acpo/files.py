@@ -1,0 +1,74 @@
+"""Files that are never half-written, and NPZ files with a header."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from acpo.errors import UserError
+
+_HEADER = "header.json"
+
+
+def write_atomically(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
+    """Write a file beside `path`, flush it to disk, then rename it into place.
+
+    A reader, or a run killed at any moment, sees the old file or the new one, never a part.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("w+b") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise UserError(
+            f"Could not write {path}: {error.strerror or error}. Free some space or choose another "
+            "place; what was written before is intact."
+        ) from error
+    finally:
+        # Gone already when all went well; where the folder itself is at fault, nothing to remove.
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    write_atomically(path, lambda file: file.write(text.encode()))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}.") from error
+
+
+def save_arrays(path: Path, arrays: Mapping[str, np.ndarray], header: Mapping[str, Any]) -> None:
+    """Store named arrays and a JSON header as an ordinary NPZ: a zip with a checksum per array."""
+    text = np.frombuffer(json.dumps(header, ensure_ascii=False).encode(), dtype=np.uint8)
+    write_atomically(
+        path, lambda file: np.savez(file, allow_pickle=False, **{_HEADER: text}, **arrays)
+    )
+
+
+def load_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Read what `save_arrays` wrote."""
+    if not path.exists():
+        raise UserError(f"File not found: {path.absolute()}.")
+    try:
+        # np.load would take a file that is no zip for a pickle, and say so misleadingly.
+        with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as file:
+            header = json.loads(bytes(file[_HEADER]).decode())
+            return {name: file[name] for name in file.files if name != _HEADER}, header
+    except (zipfile.BadZipFile, EOFError, ValueError, KeyError, OSError) as error:
+        raise UserError(f"{path} is truncated or damaged and cannot be read ({error}).") from error

@@ -1,0 +1,90 @@
+"""A policy on its own: networks, head and normalisation in one file, run with numpy alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from acpo.errors import UserError
+from acpo.files import load_arrays, save_arrays
+
+FORMAT = "acpo-policy-1"
+
+
+@dataclass(frozen=True, eq=False)
+class Policy:
+    """The deterministic action of a trained actor; raw observations in, actions in [−1, 1] out."""
+
+    weights: tuple[np.ndarray, ...]
+    biases: tuple[np.ndarray, ...]
+    observation_mean: np.ndarray
+    observation_std: np.ndarray
+    info: dict[str, Any]
+
+    @property
+    def observation_dim(self) -> int:
+        return len(self.observation_mean)
+
+    @property
+    def action_dim(self) -> int:
+        return self.biases[-1].shape[0] // 2
+
+    def __call__(self, observation: Any) -> np.ndarray:
+        """The mean action for one observation [s] or a batch [N, s]."""
+        x = np.asarray(observation, dtype=np.float32)
+        if x.shape[-1:] != (self.observation_dim,):
+            raise UserError(
+                f"The policy was trained on observations of {self.observation_dim} numbers, "
+                f"but was given shape {x.shape}."
+            )
+        x = (x - self.observation_mean) / self.observation_std
+        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
+            x = np.maximum(x @ weight + bias, 0.0)
+        output = x @ self.weights[-1] + self.biases[-1]
+        # Both heads pass the mean through tanh: plain before the noise, squashed after it.
+        return np.tanh(output[..., : self.action_dim])
+
+    def save(self, path: str | Path) -> None:
+        arrays = {
+            "observation_mean": self.observation_mean,
+            "observation_std": self.observation_std,
+            **{f"weight_{i}": w for i, w in enumerate(self.weights)},
+            **{f"bias_{i}": b for i, b in enumerate(self.biases)},
+        }
+        save_arrays(Path(path), arrays, {"format": FORMAT, **self.info})
+
+
+def load_policy(path: str | Path) -> Policy:
+    """Load a policy file, or the first seed's policy of a run directory."""
+    return load_policies(path)[0]
+
+
+def load_policies(path: str | Path) -> list[Policy]:
+    """Load every seed's policy of a run directory, or the one of a policy file."""
+    path = Path(path)
+    if not path.is_dir():
+        return [_load(path)]
+    found = sorted((path / "policies").glob("seed-*.npz"), key=lambda p: int(p.stem[5:]))
+    if not found:
+        raise UserError(
+            f"{path} holds no policy. A run writes one at its first checkpoint; begin it, or go "
+            "on with it, by acpo train --resume."
+        )
+    return [_load(file) for file in found]
+
+
+def _load(path: Path) -> Policy:
+    arrays, header = load_arrays(path)
+    if header.pop("format", None) != FORMAT:
+        raise UserError(f"{path} is not a policy file; give policies/seed-N.npz of a run.")
+    layers = range(sum(name.startswith("weight_") for name in arrays))
+    return Policy(
+        tuple(arrays[f"weight_{i}"] for i in layers),
+        tuple(arrays[f"bias_{i}"] for i in layers),
+        arrays["observation_mean"],
+        arrays["observation_std"],
+        header,
+    )

@@ -1,0 +1,327 @@
+"""The one loop: chunks of scanned updates, evaluation, logging, checkpoints."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from acpo.algorithms.base import Spec
+from acpo.data import Dataset
+from acpo.errors import UserError
+from acpo.evaluation.rollouts import Evaluator, normalized_score
+from acpo.policy import Policy
+from acpo.training import program
+from acpo.training.prepare import Prepared, prepare
+from acpo.training.reporting import Reporter
+from acpo.training.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    import polars as pl
+
+CHECKPOINT_SECONDS = 5.0
+# Evaluation episodes start from these seeds, far from any that data was collected with.
+EVALUATION_SEED = 1_000_000
+
+
+class Interrupted(Exception):  # noqa: N818 -- not an error: it did what was asked
+    """The run was asked to stop, and did, with a checkpoint."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How a run goes, whatever the algorithm."""
+
+    steps: int = 1_000_000
+    """Gradient steps; the learning-rate schedule spans them."""
+    seed: int = 0
+    """First seed."""
+    seeds: int = 1
+    """How many seeds to train at once: seed, seed+1, …"""
+    eval_every: int = 5_000
+    """Steps between two evaluations; the last step is always evaluated."""
+    episodes: int = 10
+    """Episodes per evaluation and seed."""
+    log_every: int = 500
+    """Steps between two rows of metrics; also the length of a compiled chunk."""
+    env: str = "auto"
+    """Gymnasium id to evaluate in; auto: the one the data names; none: no evaluation."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "seeds", "eval_every", "episodes", "log_every"):
+            if getattr(self, name) < 1:
+                flag = name.replace("_", "-")
+                raise UserError(f"--{flag} is {getattr(self, name)}; it must be at least 1.")
+
+    def border(self, step: int) -> int:
+        """Where the chunk that starts at `step` ends: the next log, evaluation or last step."""
+        following = ((step // every + 1) * every for every in (self.log_every, self.eval_every))
+        return min(*following, self.steps)
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A finished run."""
+
+    algorithm: Any
+    """The algorithm as trained: every open field settled."""
+    data: Dataset
+    environment: str | None
+    policies: list[Policy]
+    metrics: pl.DataFrame
+    evaluations: pl.DataFrame
+    facts: dict[str, Any]
+    directory: Path | None
+
+    @property
+    def policy(self) -> Policy:
+        """The first seed's policy."""
+        return self.policies[0]
+
+    @property
+    def final_returns(self) -> np.ndarray | None:
+        """Mean return of each seed at the last checkpoint; None without an environment."""
+        if not len(self.evaluations):
+            return None
+        last = self.evaluations.filter(self.evaluations["step"] == self.evaluations["step"].max())
+        return last.group_by("seed").agg(last["return"].mean()).sort("seed")["return"].to_numpy()
+
+
+def train(
+    data: Dataset,
+    algorithm: Any,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    reporter: Reporter | None = None,
+    **settings: Any,
+) -> Run:
+    """Train `algorithm` on `data`; `settings` are the fields of `TrainConfig` (steps, seeds, …).
+
+    With `out` the run is kept in that directory and can be resumed exactly; without, nothing is
+    written. Raises `UserError` for a problem the user can mend, `Interrupted` after Ctrl-C.
+    """
+    return _Training(data, algorithm, TrainConfig(**settings), out, resume, reporter).run()
+
+
+class _Training:
+    def __init__(
+        self,
+        data: Dataset,
+        algorithm: Any,
+        config: TrainConfig,
+        out: str | Path | None,
+        resume: bool,
+        reporter: Reporter | None,
+    ) -> None:
+        self.data, self.algorithm, self.config = data, algorithm, config
+        self.reporter = reporter or Reporter()
+        self.environment = data.environment if config.env == "auto" else config.env
+        if self.environment == "none":
+            self.environment = None
+        self.seeds = list(range(config.seed, config.seed + config.seeds))
+        self.evaluator: Evaluator | None = None
+        if self.environment:
+            self.evaluator = Evaluator(self.environment, config.episodes, config.seeds)
+            self.evaluator.check(data.observation_dim, data.action_dim)
+        self.directory: RunDirectory | None = None
+        if out is not None:
+            self.directory = RunDirectory(Path(out), self._asked(), resume)
+        self.tables: dict[str, list[pl.DataFrame]] = {"metrics": [], "evaluations": []}
+        self.stop = threading.Event()
+
+    def _asked(self) -> dict[str, Any]:
+        return {
+            "algorithm": type(self.algorithm).__name__,
+            "algorithm_config": dataclasses.asdict(self.algorithm),
+            "training": dataclasses.asdict(self.config),
+            "environment": self.environment,
+            "dataset": self.data.source,
+            "fingerprint": self.data.fingerprint,
+        }
+
+    def run(self) -> Run:
+        with _stop_on_signal(self.stop), self.reporter:
+            prepared = self._prepare()
+            states = self._loop(prepared)
+        policies = self._policies(prepared, states)
+        return Run(
+            algorithm=prepared.algorithm,
+            data=self.data,
+            environment=self.environment,
+            policies=policies,
+            metrics=self._table("metrics"),
+            evaluations=self._table("evaluations"),
+            facts=prepared.facts,
+            directory=self.directory.path if self.directory else None,
+        )
+
+    def _prepare(self) -> Prepared:
+        def on_fit(head: str, state: Any) -> None:
+            self.reporter.fitting(head, int(state.step), float(state.best_log_prob))
+            if self.stop.is_set():
+                raise Interrupted("while fitting the behaviour density")
+
+        prepared = prepare(
+            self.data,
+            self.algorithm,
+            directory=self.directory.path if self.directory else None,
+            on_fit=on_fit,
+        )
+        if self.directory:
+            self.directory.note(
+                fingerprint=self.data.fingerprint,
+                data=repr(self.data),
+                settled=prepared.facts,
+                algorithm_config=dataclasses.asdict(prepared.algorithm),
+            )
+        return prepared
+
+    def _loop(self, prepared: Prepared) -> Any:
+        config, algorithm = self.config, prepared.algorithm
+        spec = Spec(self.data.observation_dim, self.data.action_dim, config.steps)
+        states, keys = program.init(algorithm, spec, jnp.asarray(self.seeds))
+        step = 0
+        tree = {"states": states, "keys": jax.random.key_data(keys)}
+        if self.directory and (found := self.directory.load_checkpoint(tree)):
+            step, tree = found
+            states = jax.device_put(tree["states"])
+            keys = jax.random.wrap_key_data(jnp.asarray(tree["keys"]))
+            for name, tables in self.tables.items():
+                table = self.directory.read_table(name, up_to=step)
+                if table is not None:
+                    tables.append(table)
+        rows = jnp.asarray(prepared.rows)
+        chunks: dict[int, Any] = {}
+        saved_at = time.monotonic()
+        self.reporter.begin(step, config.steps)
+        while step < config.steps:
+            border = config.border(step)
+            length = border - step
+            if length not in chunks:
+                chunks[length] = program.make_chunk(algorithm, prepared.layout, length)
+            states, metrics = chunks[length](states, keys, jnp.int32(step), rows)
+            metrics = jax.device_get(metrics)
+            if bad := program.first_not_finite(metrics, step):
+                self._stop_on_not_finite(*bad)
+            step = border
+            self._log(step, metrics)
+            if self.evaluator and (step % config.eval_every == 0 or step == config.steps):
+                self._evaluate(step, self._policies(prepared, states))
+            last = step == config.steps or self.stop.is_set()
+            if self.directory and (last or time.monotonic() - saved_at > CHECKPOINT_SECONDS):
+                self._checkpoint(step, prepared, states, keys)
+                saved_at = time.monotonic()
+            if self.stop.is_set() and step < config.steps:
+                raise Interrupted(f"at step {step:,}")
+        return states
+
+    def _log(self, step: int, metrics: dict[str, np.ndarray]) -> None:
+        """Per-step quantities are averaged over the chunk; λ is the last one's."""
+        import polars as pl
+
+        means = {
+            name: values[:, -1]
+            if name == "dial/lambda"
+            else values.reshape(len(values), -1).mean(1)
+            for name, values in metrics.items()
+        }
+        table = {"step": [step] * len(self.seeds), "seed": self.seeds, **means}
+        self.tables["metrics"].append(pl.DataFrame(table))
+        self.reporter.progress(step, {name: float(v.mean()) for name, v in means.items()})
+
+    def _evaluate(self, step: int, policies: list[Policy]) -> None:
+        import polars as pl
+
+        assert self.evaluator is not None
+        rollouts = self.evaluator(policies, EVALUATION_SEED)
+        seeds, episodes = rollouts.returns.shape
+        score = normalized_score(self.environment, rollouts.returns)
+        self.tables["evaluations"].append(
+            pl.DataFrame(
+                {
+                    "step": np.full(seeds * episodes, step),
+                    "seed": np.repeat(self.seeds, episodes),
+                    "episode": np.tile(np.arange(episodes), seeds),
+                    "return": rollouts.returns.ravel(),
+                    "length": rollouts.lengths.ravel(),
+                    "score": score.ravel() if score is not None else [None] * (seeds * episodes),
+                },
+                schema_overrides={"score": pl.Float64},
+            )
+        )
+        self.reporter.evaluated(step, rollouts.returns, score)
+
+    def _policies(self, prepared: Prepared, states: Any) -> list[Policy]:
+        actor = jax.device_get(prepared.algorithm.actor(states))
+        return [
+            Policy(
+                weights=tuple(w[k] for w in actor.weights),
+                biases=tuple(b[k] for b in actor.biases),
+                observation_mean=prepared.normalizer.mean,
+                observation_std=prepared.normalizer.std,
+                info={
+                    "algorithm": type(self.algorithm).__name__,
+                    "dataset": self.data.name,
+                    "environment": self.environment,
+                    "head": prepared.algorithm.head,
+                    "seed": seed,
+                },
+            )
+            for k, seed in enumerate(self.seeds)
+        ]
+
+    def _table(self, name: str) -> pl.DataFrame:
+        import polars as pl
+
+        parts = self.tables[name]
+        if len(parts) > 1:
+            self.tables[name] = parts = [pl.concat(parts, how="diagonal")]
+        return parts[0] if parts else pl.DataFrame({"step": []})
+
+    def _checkpoint(self, step: int, prepared: Prepared, states: Any, keys: Any) -> None:
+        """Tables first: a checkpoint must never be ahead of the metrics it continues."""
+        assert self.directory is not None
+        for name in self.tables:
+            self.directory.write_table(name, self._table(name))
+        for policy in self._policies(prepared, states):
+            policy.save(self.directory.path / "policies" / f"seed-{policy.info['seed']}.npz")
+        self.directory.save_checkpoint(step, {"states": states, "keys": jax.random.key_data(keys)})
+
+    def _stop_on_not_finite(self, step: int, quantity: str) -> None:
+        last = self.directory.last_checkpoint() if self.directory else None
+        where = f"The last good checkpoint is {last}." if last else "There is no checkpoint yet."
+        raise UserError(
+            f"{quantity} became NaN or infinite at step {step:,}, so the run was stopped. {where} "
+            "A smaller --learning-rate or --reward-scale usually helps."
+        )
+
+
+@contextmanager
+def _stop_on_signal(stop: threading.Event) -> Iterator[None]:
+    """The first Ctrl-C or SIGTERM asks the loop to stop after its chunk; a second insists."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ask(number: int, frame: Any) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

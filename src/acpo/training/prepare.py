@@ -1,0 +1,199 @@
+"""From a dataset to the rows an update draws from: everything settled once, before the loop."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from acpo.algorithms.base import Batch
+from acpo.behavior import gaussian
+from acpo.behavior.gaussian import FitState, GaussianBehavior
+from acpo.data import Dataset
+from acpo.networks import Head
+from acpo.storage import load_tree, save_tree
+
+# πβ describes the data, not a run: it is fitted with this seed whatever the run's seeds are, so
+# that seed k alone and seed k among others see the same density.
+BEHAVIOR_SEED = 0
+RETURN_RANGE = 300.0
+HEAD_TRIAL_STEPS = 1_000
+
+
+class Normalizer(NamedTuple):
+    """Observations are used as (s − mean) / std; identity when switched off."""
+
+    mean: np.ndarray
+    std: np.ndarray
+
+    @classmethod
+    def fit(cls, observations: np.ndarray, enabled: bool) -> Normalizer:
+        dim = observations.shape[1]
+        if not enabled:
+            return cls(np.zeros(dim, np.float32), np.ones(dim, np.float32))
+        mean = observations.mean(axis=0, dtype=np.float64)
+        std = observations.std(axis=0, dtype=np.float64)
+        # A constant column carries nothing; leave its scale alone instead of dividing by zero.
+        std = np.where(std > 1e-6, std, 1.0)
+        return cls(mean.astype(np.float32), std.astype(np.float32))
+
+    def __call__(self, observations: np.ndarray) -> np.ndarray:
+        return (observations - self.mean) / self.std
+
+
+class Layout(NamedTuple):
+    """Where each field stands in a packed row."""
+
+    observation_dim: int
+    action_dim: int
+    behavior_dim: int
+
+    def unpack(self, rows: Array) -> Batch:
+        s, a, b = self
+        ends = np.cumsum([s, s, a, 1, 1, b])
+        columns = jnp.split(rows, ends, axis=-1)
+        observations, following, actions, rewards, terminals, behavior, log_beta = columns
+        return Batch(
+            observations,
+            actions,
+            rewards[..., 0],
+            following,
+            terminals[..., 0],
+            *((behavior, log_beta[..., 0]) if b else ()),
+        )
+
+
+class Prepared(NamedTuple):
+    """A dataset ready for the loop, and the algorithm with nothing left to settle."""
+
+    algorithm: Any
+    rows: np.ndarray
+    """float32 [N, columns], one packed row per transition: one gather fetches a batch."""
+    layout: Layout
+    normalizer: Normalizer
+    facts: dict[str, Any]
+    """What was settled from the data, for the run directory and the report."""
+
+
+def prepare(
+    data: Dataset,
+    algorithm: Any,
+    *,
+    directory: Path | None = None,
+    on_fit: Callable[[str, FitState], None] = lambda head, state: None,
+) -> Prepared:
+    """Normalise, fit πβ (or take it from `directory`), settle the open fields, pack the rows."""
+    facts: dict[str, Any] = {}
+    normalizer = Normalizer.fit(data.observations, algorithm.normalize_observations)
+    observations = normalizer(data.observations)
+
+    scale = 1.0
+    if hasattr(algorithm, "reward_scale"):
+        if algorithm.reward_scale is None:
+            algorithm = dataclasses.replace(algorithm, reward_scale=_reward_scale(data))
+        scale = algorithm.reward_scale
+        facts["reward_scale"] = scale
+
+    columns = [
+        observations,
+        normalizer(data.next_observations),
+        data.actions,
+        (data.rewards * np.float32(scale))[:, None],
+        data.terminals[:, None],
+    ]
+    needs_density = hasattr(algorithm, "rule")
+    behavior_dim = 0
+    if needs_density or algorithm.head == "auto":
+        behavior = _fit(data, observations, algorithm, directory, on_fit)
+        algorithm = dataclasses.replace(algorithm, head=behavior.head.kind)
+        facts |= {
+            "head": behavior.head.kind,
+            "behavior_steps": behavior.steps,
+            "behavior_held_out_log_prob": behavior.held_out_log_prob,
+        }
+    if needs_density:
+        annotation = behavior.annotate(observations)
+        log_beta = _log_beta(behavior.head, annotation, data.actions)
+        behavior_dim = annotation.shape[1]
+        columns += [annotation, log_beta[:, None]]
+        rule = algorithm.rule
+        if rule.epsilon is None:
+            epsilon = behavior.held_out_log_prob - rule.epsilon_margin
+            rule = dataclasses.replace(rule, epsilon=epsilon)
+            algorithm = dataclasses.replace(algorithm, rule=rule)
+        facts["epsilon"] = rule.epsilon
+
+    rows = np.concatenate(columns, axis=1, dtype=np.float32)
+    layout = Layout(data.observation_dim, data.action_dim, behavior_dim)
+    return Prepared(algorithm, rows, layout, normalizer, facts)
+
+
+def _reward_scale(data: Dataset) -> float:
+    spread = float(np.ptp(data.episode_returns))
+    if spread <= 0:
+        spread = float(np.abs(data.episode_returns).max())
+    return RETURN_RANGE / spread if spread > 0 else 1.0
+
+
+def _log_beta(head: Head, annotation: np.ndarray, actions: np.ndarray) -> np.ndarray:
+    @jax.jit
+    def log_prob(annotation: Array, actions: Array) -> Array:
+        return head.log_prob(gaussian.annotated(annotation), actions)
+
+    step = gaussian.ROWS_AT_ONCE
+    return np.concatenate(
+        [
+            np.asarray(log_prob(annotation[i : i + step], actions[i : i + step]))
+            for i in range(0, len(actions), step)
+        ]
+    )
+
+
+def _fit(
+    data: Dataset,
+    observations: np.ndarray,
+    algorithm: Any,
+    directory: Path | None,
+    on_fit: Callable[[str, FitState], None],
+) -> GaussianBehavior:
+    """Fit πβ with the head asked for; with "auto" try both and go on with the likelier one."""
+    config = algorithm.behavior
+    train_rows, held_rows = data.split(config.held_out, BEHAVIOR_SEED)
+    key = jax.random.key(BEHAVIOR_SEED)
+    like = jax.eval_shape(lambda: gaussian.init(config, key, data.observation_dim, data.action_dim))
+
+    def fit(kind: str, max_steps: int, state: FitState | None = None) -> GaussianBehavior:
+        path = directory / "behavior" / f"{kind}.npz" if directory else None
+        if state is None and path and path.exists():
+            state = load_tree(path, like)[0]
+
+        def on_check(state: FitState) -> None:
+            if path:
+                save_tree(path, state, {"head": kind})
+            on_fit(kind, state)
+
+        return gaussian.fit(
+            dataclasses.replace(config, max_steps=max_steps),
+            Head.settled(kind, algorithm.log_std_min, algorithm.log_std_max),
+            observations,
+            data.actions,
+            train_rows,
+            held_rows,
+            key,
+            state=state,
+            on_check=on_check,
+        )
+
+    if algorithm.head != "auto":
+        return fit(algorithm.head, config.max_steps)
+    trial_steps = min(HEAD_TRIAL_STEPS, config.max_steps)
+    trials = [fit(kind, trial_steps) for kind in ("plain", "squashed")]
+    # A resumed fit may come back from beyond the trial, which only one that won it can be.
+    best = max(trials, key=lambda trial: (trial.steps > trial_steps, trial.held_out_log_prob))
+    return fit(best.head.kind, config.max_steps, best.state)
