@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import zipfile
@@ -15,6 +16,7 @@ import numpy as np
 from acpo.errors import UserError
 
 _HEADER = "header.json"
+_PART = ".part"
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
@@ -22,11 +24,14 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
 
     A reader, or a run killed at any moment, sees the old file or the new one, never a part.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    # In memory first: on a full disk polars raises an error of its own and HDF5 crashes.
+    content = io.BytesIO()
+    write(content)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{_PART}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w+b") as file:
-            write(file)
+        with temporary.open("wb") as file:
+            file.write(content.getbuffer())
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -39,6 +44,16 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
         # Gone already when all went well; where the folder itself is at fault, nothing to remove.
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a killed writer left: the halves `write_atomically` had not renamed yet."""
+    for part in folder.rglob(f".*{_PART}"):
+        part.unlink(missing_ok=True)
+
+
+def is_leftover(path: Path) -> bool:
+    return path.name.startswith(".") and path.name.endswith(_PART)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -61,7 +61,7 @@ class ACPO:
     hidden: tuple[int, ...] = (256, 256)
     """Hidden layers of actor, V and Q."""
     head: Literal["plain", "squashed", "auto"] = "auto"
-    """Action distribution of πθ and πβ. auto: the head under which held-out actions are likelier."""
+    """Distribution of πθ and πβ. auto: the head under which held-out actions are likelier."""
     log_std_min: float = -5.0
     """Lower bound of log σ."""
     log_std_max: float = 2.0

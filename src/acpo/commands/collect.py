@@ -55,7 +55,8 @@ def main(words: list[str]) -> int:
         report=report,
     )
     print(
-        f"{summary['rows']:,} rows in {arguments.out}; medium snapshot {summary['medium_return']:.0f}, "
+        f"{summary['rows']:,} rows in {arguments.out}; "
+        f"medium snapshot {summary['medium_return']:.0f}, "
         f"expert {summary['expert_return']:.0f}"
     )
     return 0

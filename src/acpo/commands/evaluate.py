@@ -41,7 +41,7 @@ def main(words: list[str]) -> int:
         raise UserError(
             f"{arguments.run} was trained on data that names no environment; give one with --env."
         )
-    evaluator = Evaluator(environment, arguments.episodes, len(policies))
+    evaluator = Evaluator(environment, arguments.episodes)
     evaluator.check(policies[0].observation_dim, policies[0].action_dim)
     rollouts = evaluator(policies, arguments.seed)
     per_seed = rollouts.returns.mean(axis=1)

@@ -6,6 +6,7 @@ import shlex
 import sys
 from dataclasses import dataclass, field, make_dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -82,9 +83,10 @@ def main(words: list[str]) -> int:
         stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
         out = Path("runs") / f"{data.name.replace('/', '-')}-{arguments.algorithm}-{stamp}"
     console = Console()
-    say = console.print
-    say(f"data      {data!r}", highlight=False, soft_wrap=True)
-    say(f"run       {out}", highlight=False, soft_wrap=True)
+    # Paths and E[log πβ] may hold brackets: they are no markup.
+    say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
+    say(f"data      {data!r}")
+    say(f"run       {out}")
     try:
         run = train(
             data,
@@ -106,7 +108,7 @@ def main(words: list[str]) -> int:
     if arguments.json:
         write_json(arguments.json, found)
     for line in describe(run, found):
-        say(line, highlight=False, soft_wrap=True)
+        say(line)
     return 0
 
 

@@ -93,8 +93,10 @@ class Run:
         """Mean return of each seed at the last checkpoint; None without an environment."""
         if not len(self.evaluations):
             return None
-        last = self.evaluations.filter(self.evaluations["step"] == self.evaluations["step"].max())
-        return last.group_by("seed").agg(last["return"].mean()).sort("seed")["return"].to_numpy()
+        import polars as pl
+
+        last = self.evaluations.filter(pl.col("step") == pl.col("step").max())
+        return last.group_by("seed").agg(pl.col("return").mean()).sort("seed")["return"].to_numpy()
 
 
 def train(
@@ -132,7 +134,7 @@ class _Training:
         self.seeds = list(range(config.seed, config.seed + config.seeds))
         self.evaluator: Evaluator | None = None
         if self.environment:
-            self.evaluator = Evaluator(self.environment, config.episodes, config.seeds)
+            self.evaluator = Evaluator(self.environment, config.episodes)
             self.evaluator.check(data.observation_dim, data.action_dim)
         self.directory: RunDirectory | None = None
         if out is not None:
@@ -215,6 +217,8 @@ class _Training:
             if bad := program.first_not_finite(metrics, step):
                 self._stop_on_not_finite(*bad)
             step = border
+            if bad_weights := _not_finite(states):
+                self._stop_on_not_finite(step, bad_weights)
             self._log(step, metrics)
             if self.evaluator and (step % config.eval_every == 0 or step == config.steps):
                 self._evaluate(step, self._policies(prepared, states))
@@ -287,7 +291,7 @@ class _Training:
         parts = self.tables[name]
         if len(parts) > 1:
             self.tables[name] = parts = [pl.concat(parts, how="diagonal")]
-        return parts[0] if parts else pl.DataFrame({"step": []})
+        return parts[0] if parts else pl.DataFrame(schema={"step": pl.Int64})
 
     def _checkpoint(self, step: int, prepared: Prepared, states: Any, keys: Any) -> None:
         """Tables first: a checkpoint must never be ahead of the metrics it continues."""
@@ -305,6 +309,14 @@ class _Training:
             f"{quantity} became NaN or infinite at step {step:,}, so the run was stopped. {where} "
             "A smaller --learning-rate or --reward-scale usually helps."
         )
+
+
+def _not_finite(states: Any) -> str | None:
+    """The name of a weight that is NaN or infinite: the losses show it only a step later."""
+    for place, leaf in jax.tree_util.tree_flatten_with_path(jax.device_get(states))[0]:
+        if not np.isfinite(leaf).all():
+            return f"state{jax.tree_util.keystr(place)}"
+    return None
 
 
 @contextmanager

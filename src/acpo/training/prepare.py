@@ -54,6 +54,12 @@ class Layout(NamedTuple):
     action_dim: int
     behavior_dim: int
 
+    @property
+    def width(self) -> int:
+        """Columns of a packed row: s, s', a, r, terminal, and πβ's parameters with log πβ."""
+        density = self.behavior_dim + 1 if self.behavior_dim else 0
+        return 2 * self.observation_dim + self.action_dim + 2 + density
+
     def unpack(self, rows: Array) -> Batch:
         s, a, b = self
         ends = np.cumsum([s, s, a, 1, 1, b])

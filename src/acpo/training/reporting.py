@@ -71,12 +71,13 @@ class ConsoleReporter(Reporter):
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[rate]}"),
                 TimeRemainingColumn(compact=True),
-                TextColumn("{task.fields[facts]}"),
+                # E[log πβ] is no markup.
+                TextColumn("{task.fields[facts]}", markup=False),
                 console=console,
             )
         self._started = self._spoke = time.monotonic()
         self._first = self._total = 0
-        self._score = ""
+        self._facts = self._score = ""
 
     def __enter__(self) -> ConsoleReporter:
         if self._bar:
@@ -94,7 +95,7 @@ class ConsoleReporter(Reporter):
             self._bar.stop()
 
     def _say(self, text: str) -> None:
-        self._console.print(text, highlight=False, soft_wrap=True)
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _may_speak(self) -> bool:
         if time.monotonic() - self._spoke < PLAIN_SECONDS:
@@ -118,23 +119,23 @@ class ConsoleReporter(Reporter):
 
     def progress(self, step: int, metrics: dict[str, float]) -> None:
         rate = (step - self._first) / max(time.monotonic() - self._started, 1e-9)
-        facts = " ".join(
+        self._facts = " ".join(
             f"{symbol} {metrics[name]:.3g}" for name, symbol in SHOWN.items() if name in metrics
         )
         if self._bar:
-            self._bar.update(
-                self._task,
-                completed=step,
-                rate=f"{rate:.0f}/s",
-                facts=f"{facts} {self._score}",
-            )
-        elif self._may_speak():
+            self._bar.update(self._task, completed=step, rate=f"{rate:.0f}/s", facts=self._line())
+        elif self._may_speak() or step == self._total:
             left = (self._total - step) / max(rate, 1e-9)
-            self._say(f"step {step:,}: {rate:.0f} updates/s, {left:.0f} s left, {facts}")
+            self._say(f"step {step:,}: {rate:.0f} updates/s, {left:.0f} s left, {self._facts}")
 
     def evaluated(self, step: int, returns: np.ndarray, score: np.ndarray | None) -> None:
-        self._score = (
-            f"score {score.mean():.1f}" if score is not None else f"return {returns.mean():.1f}"
-        )
-        if not self._bar:
-            self._say(f"step {step:,}: return {returns.mean():.1f}, {self._score}")
+        text = f"return {returns.mean():.1f}"
+        self._score = text if score is None else f"score {score.mean():.1f}"
+        if self._bar:
+            self._bar.update(self._task, facts=self._line())
+        else:
+            both = text if score is None else f"{text}, {self._score}"
+            self._say(f"step {step:,}: {both}")
+
+    def _line(self) -> str:
+        return f"{self._facts} {self._score}".rstrip()

@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 from acpo.errors import UserError
-from acpo.files import load_arrays, read_json, write_atomically, write_json
+from acpo.files import is_leftover, load_arrays, read_json, sweep, write_atomically, write_json
 from acpo.storage import restore, save_tree
 
 if TYPE_CHECKING:
@@ -45,10 +45,13 @@ class RunDirectory:
             )
         if stored.exists():
             _require_same(stored, read_json(stored), config)
-        elif path.exists() and any(path.iterdir()):
+            sweep(path)
+        elif path.exists() and not all(is_leftover(entry) for entry in path.iterdir()):
             raise UserError(f"{path} exists and holds no run; choose an empty folder with --out.")
         else:
             write_json(stored, config)
+        # Also where a run was killed between the two files.
+        if not (path / "run.json").exists():
             write_json(path / "run.json", {"versions": versions(), "commit": commit()})
 
     def note(self, **facts: Any) -> None:
