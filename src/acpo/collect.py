@@ -8,6 +8,7 @@ expert   stochastic roll-outs of the snapshot with the best return
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +23,7 @@ from acpo.algorithms.base import Batch, Spec
 from acpo.algorithms.sac import SAC, SACState
 from acpo.data import d4rl
 from acpo.errors import UserError
+from acpo.evaluation.rollouts import ActionBox, Evaluator
 from acpo.files import load_arrays, write_json
 from acpo.storage import restore, save_tree
 from acpo.tasks import dimensions, make_env
@@ -32,10 +34,13 @@ RECIPES = {
     "medium": {"medium": 1.0},
     "expert": {"expert": 1.0},
     "medium-expert": {"medium": 0.5, "expert": 0.5},
-    "mixture": {"random": 0.1, "replay": 0.3, "medium": 0.4, "expert": 0.2},
+    "mixture": {"replay": 0.4, "medium": 0.4, "expert": 0.2},
 }
 MEDIUM_SHARE = 1.0 / 3.0
 RANDOM_STEPS = 5_000  # uniform actions before SAC's own, so that the buffer covers the box
+SNAPSHOT_EVERY = 5_000
+SNAPSHOT_EPISODES = 5
+SNAPSHOT_SEED = 10_000
 UPDATES_PER_CALL = 50  # environment steps taken with one policy, then as many scanned updates
 
 Act = Callable[[np.ndarray, np.random.Generator], np.ndarray]
@@ -90,13 +95,14 @@ class Training:
 
 
 def _roll(environment: str, act: Act, seed: int) -> Iterator[tuple[Any, ...]]:
-    """Endless transitions (s, a, r, s', terminal, timeout); resets are seeded once."""
+    """Endless transitions (s, a, r, s', terminal, timeout), a in [−1, 1]; seeded once."""
     env = make_env(environment)
+    box = ActionBox(environment, env.action_space)
     rng = np.random.default_rng(seed)
     observation, _ = env.reset(seed=seed)
     while True:
         action = act(observation, rng)
-        following, reward, terminal, timeout, _ = env.step(action)
+        following, reward, terminal, timeout, _ = env.step(box(action))
         yield observation, action, reward, following, terminal, timeout and not terminal
         observation = env.reset()[0] if terminal or timeout else following
 
@@ -131,20 +137,13 @@ def _actor_act(algorithm: SAC, actor: Any) -> Act:
     return act
 
 
-def _mean_return(environment: str, algorithm: SAC, actor: Any, episodes: int, seed: int) -> float:
-    act = jax.jit(lambda s: algorithm.head.mode(algorithm.policy(actor, s[None]))[0])
-    env = make_env(environment)
-    total = 0.0
-    for episode in range(episodes):
-        observation, _ = env.reset(seed=seed + episode)
-        over = False
-        while not over:
-            observation, reward, terminal, timeout, _ = env.step(
-                np.asarray(act(observation.astype(np.float32)))
-            )
-            total += float(reward)
-            over = terminal or timeout
-    return total / episodes
+def _mean_return(evaluator: Evaluator, algorithm: SAC, actor: Any) -> float:
+    mode = jax.jit(lambda s: algorithm.head.mode(algorithm.policy(actor, s)))
+
+    def policy(observations: np.ndarray) -> np.ndarray:
+        return np.asarray(mode(observations.astype(np.float32)))
+
+    return float(evaluator([policy], seed=SNAPSHOT_SEED).returns.mean())
 
 
 def train_sac(
@@ -153,12 +152,12 @@ def train_sac(
     seed: int,
     *,
     algorithm: SAC | None = None,
-    snapshot_every: int = 5_000,
     report: Callable[[int, float], None] = lambda step, mean_return: None,
 ) -> Training:
     """Train SAC, one update per environment step, and keep a snapshot every so often."""
     algorithm = algorithm or SAC()
     observation_dim, action_dim = dimensions(make_env(environment))
+    evaluator = Evaluator(environment, SNAPSHOT_EPISODES)
     key = jax.random.key(seed)
     state = algorithm.init(key, Spec(observation_dim, action_dim, steps))
     buffer = Rows.empty(steps, observation_dim, action_dim)
@@ -194,8 +193,8 @@ def train_sac(
             index = rng.integers(0, size, (UPDATES_PER_CALL, algorithm.batch_size))
             batches = Batch(*(jnp.asarray(array[index], dtype=jnp.float32) for array in buffer[:5]))
             state = updates(state, batches, jax.random.fold_in(key, size))
-        if size % snapshot_every == 0 or size == steps:
-            mean_return = _mean_return(environment, algorithm, state.actor, 5, seed=10_000)
+        if size % SNAPSHOT_EVERY == 0 or size == steps:
+            mean_return = _mean_return(evaluator, algorithm, state.actor)
             snapshots.append((size, mean_return, jax.device_get(state.actor)))
             report(size, mean_return)
     return Training(
@@ -210,7 +209,10 @@ def load_training(path: Path, header: dict[str, Any]) -> Training | None:
     """The training stored at `path`, if there is one; it must have been made alike."""
     if not path.exists():
         return None
-    arrays, found = load_arrays(path)
+    try:
+        arrays, found = load_arrays(path)
+    except UserError as error:
+        raise UserError(f"{error} Delete it to train again.") from error
     if {name: found.get(name) for name in header} != header:
         raise UserError(
             f"{path} holds a training with other settings ({found}); delete it, or choose "
@@ -256,7 +258,7 @@ def record(environment: str, training: Training, recipe: str, rows: int, seed: i
     algorithm = SAC()
     parts = []
     for number, (kind, share) in enumerate(shares.items()):
-        wanted = round(rows * share / total)
+        wanted = max(1, round(rows * share / total))
         if kind == "replay":
             parts.append(_spread_episodes(training.buffer, wanted))
             continue
@@ -273,12 +275,37 @@ def record(environment: str, training: Training, recipe: str, rows: int, seed: i
 
 def _spread_episodes(buffer: Rows, rows: int) -> Rows:
     """Whole episodes, evenly spaced over the buffer's history, adding up to about `rows`."""
-    ends = np.flatnonzero(buffer.terminals | buffer.timeouts)
+    last = buffer.terminals | buffer.timeouts
+    ends = np.flatnonzero(last)
+    if not len(ends):
+        raise UserError(
+            f"No episode ended within the {len(last):,} steps of the training, so there is nothing "
+            "to replay. Train longer with --steps."
+        )
     starts = np.concatenate([[0], ends[:-1] + 1])
     keep_every = max(1.0, len(buffer.rewards) / rows)
     chosen = np.unique(np.floor(np.arange(0, len(ends), keep_every)).astype(int))
     index = np.concatenate([np.arange(starts[e], ends[e] + 1) for e in chosen])
     return buffer.take(index)
+
+
+def _check(environment: str, out: Path, steps: int, rows: int, recipe: str) -> None:
+    """Everything that can be refused before hours of training."""
+    parse_recipe(recipe)
+    for flag, number in (("steps", steps), ("rows", rows)):
+        if number < 1:
+            raise UserError(f"--{flag} is {number}; it must be at least 1.")
+    ActionBox(environment, make_env(environment).action_space)
+    if out.suffix not in (".hdf5", ".h5"):
+        raise UserError(f"--out {out} must end in .hdf5: the dataset is written in D4RL's layout.")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"{out.parent} cannot be made: {error.strerror or error}. Choose another --out."
+        ) from error
+    if not os.access(out.parent, os.W_OK):
+        raise UserError(f"{out.parent} cannot be written to. Choose another --out.")
 
 
 def collect(
@@ -292,11 +319,7 @@ def collect(
     report: Callable[[int, float], None] = lambda step, mean_return: None,
 ) -> dict[str, Any]:
     """Train (or reuse `OUT.sac.npz`), record, write `out` and a summary beside it."""
-    parse_recipe(recipe)
-    make_env(environment)
-    if out.suffix not in (".hdf5", ".h5"):
-        raise UserError(f"--out {out} must end in .hdf5: the dataset is written in D4RL's layout.")
-    out.parent.mkdir(parents=True, exist_ok=True)
+    _check(environment, out, steps, rows, recipe)
     header = {"environment": environment, "steps": steps, "seed": seed}
     stored = out.with_suffix(".sac.npz")
     training = load_training(stored, header)

@@ -70,9 +70,11 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def save_arrays(path: Path, arrays: Mapping[str, np.ndarray], header: Mapping[str, Any]) -> None:
     """Store named arrays and a JSON header as an ordinary NPZ: a zip with a checksum per array."""
-    text = np.frombuffer(json.dumps(header, ensure_ascii=False).encode(), dtype=np.uint8)
+    # The names, because a zip with a damaged directory may just seem to hold fewer arrays.
+    text = json.dumps({"arrays": list(arrays), **header}, ensure_ascii=False)
+    stored = np.frombuffer(text.encode(), dtype=np.uint8)
     write_atomically(
-        path, lambda file: np.savez(file, allow_pickle=False, **{_HEADER: text}, **arrays)
+        path, lambda file: np.savez(file, allow_pickle=False, **{_HEADER: stored}, **arrays)
     )
 
 
@@ -84,6 +86,8 @@ def load_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         # np.load would take a file that is no zip for a pickle, and say so misleadingly.
         with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as file:
             header = json.loads(bytes(file[_HEADER]).decode())
-            return {name: file[name] for name in file.files if name != _HEADER}, header
-    except (zipfile.BadZipFile, EOFError, ValueError, KeyError, OSError) as error:
+            names = header.pop("arrays", [name for name in file.files if name != _HEADER])
+            return {name: file[name] for name in names}, header
+    # Depending on the byte that is wrong, zipfile, zlib and numpy raise almost anything.
+    except Exception as error:
         raise UserError(f"{path} is truncated or damaged and cannot be read ({error}).") from error

@@ -31,6 +31,8 @@ class Trained(NamedTuple):
 class ACPOState(NamedTuple):
     trained: Trained
     target: TwinQ
+    average: MLP
+    """Running average of the actor; the policy that is evaluated and saved."""
     lam: Array
     optimiser: optax.OptState
     schedule: Schedule
@@ -48,10 +50,14 @@ class ACPO:
     """α, the temperature: entropy's price in V's target and the scale of A in the weight."""
     rule: cci.Rule = field(default_factory=cci.Rule)
     """How λ moves."""
+    entropy_scale: float = 1.0
+    """Share of α that prices entropy in V's target; 1 is the paper's."""
     gamma: float = 0.99
     """γ, the discount."""
     tau: float = 5e-3
     """τ, rate of the soft target update."""
+    actor_average: float = 1e-3
+    """Rate of the running average of πθ that is evaluated and saved; 1 takes πθ itself."""
     learning_rate: float = 5e-4
     """Adam's step size for actor, V and Q at the start …"""
     final_learning_rate: float = 1e-4
@@ -72,6 +78,8 @@ class ACPO:
     """Upper clip of the weight's exponent (4.6: weights up to 100)."""
     value_target: Literal["target", "online"] = "target"
     """Which critics V's target takes the minimum of."""
+    center_log_beta: bool = True
+    """In the weight, take log πβ(a|s) relative to its mean under πβ(·|s)."""
     layer_norm: bool = True
     """Layer normalisation in the critics' hidden layers."""
     normalize_observations: bool = True
@@ -105,13 +113,14 @@ class ACPO:
         return ACPOState(
             trained=trained,
             target=trained.critic,
+            average=trained.actor,
             lam=jnp.float32(start),
             optimiser=optax.scale_by_adam().init(trained),
             schedule=Schedule.start(spec.total_steps),
         )
 
     def actor(self, state: ACPOState) -> MLP:
-        return state.trained.actor
+        return state.average
 
     def clip(self, log_prob: Array) -> Array:
         return jnp.clip(log_prob, -self.log_prob_clip, self.log_prob_clip)
@@ -120,7 +129,7 @@ class ACPO:
 
     def value_loss(self, v: Array, q: Array, log_pi: Array) -> tuple[Array, Metrics]:
         """L_V = ½ (V(s) − Y_V)², Y_V = min_i Q_i(s,a) − α log πθ(a|s), a ~ πθ   (Eq-Loss-V)."""
-        target = q.min(axis=0) - self.alpha * self.clip(log_pi)
+        target = q.min(axis=0) - self.entropy_scale * self.alpha * self.clip(log_pi)
         loss = 0.5 * jnp.mean((v - jax.lax.stop_gradient(target)) ** 2)
         return loss, {"value/loss": loss, "value/v": v.mean()}
 
@@ -141,8 +150,21 @@ class ACPO:
         return loss, {"policy/loss": loss}
 
     def log_weight(self, advantage: Array, log_beta: Array, lam: Array) -> Array:
-        exponent = cci.log_weight(advantage, self.clip(log_beta), lam, self.alpha)
-        return jnp.minimum(exponent, self.log_weight_max)
+        """log w_λ, clipped from above before it is exponentiated."""
+        return jnp.minimum(
+            cci.log_weight(advantage, log_beta, lam, self.alpha), self.log_weight_max
+        )
+
+    def relative_log_beta(self, batch: Batch) -> Array:
+        """log πβ(a|s), less its mean under πβ(·|s) if `center_log_beta`.
+
+        The paper replaces the normaliser Z_λ(s) of π*_λ by V(s). Away from λ = α that leaves out
+        the factor E_{a~πβ}[πβ^{(λ−α)/α}], and the regression then weights *states* by how sharply
+        behaviour is determined there. Subtracting the mean restores that factor up to a constant
+        (exactly so for a Gaussian).
+        """
+        log_beta = self.clip(batch.log_beta)
+        return log_beta - self.clip(batch.log_beta_mean) if self.center_log_beta else log_beta
 
     # --- one step -------------------------------------------------------------------------------
 
@@ -175,7 +197,7 @@ class ACPO:
                 q, batch.rewards, batch.terminals, next_v
             )
             policy_loss, policy_metrics = self.policy_loss(
-                head.log_prob(policy, batch.actions), advantage, batch.log_beta, lam
+                head.log_prob(policy, batch.actions), advantage, self.relative_log_beta(batch), lam
             )
             metrics = {
                 **value_metrics,
@@ -189,8 +211,14 @@ class ACPO:
         gradient, (lam, metrics) = jax.grad(total_loss, has_aux=True)(state.trained)
         rate = state.schedule.cosine(self.learning_rate, self.final_learning_rate)
         trained, optimiser = adam_step(state.trained, gradient, state.optimiser, rate)
-        target = soft_update(state.target, trained.critic, self.tau)
-        return ACPOState(trained, target, lam, optimiser, state.schedule.next()), metrics
+        return ACPOState(
+            trained=trained,
+            target=soft_update(state.target, trained.critic, self.tau),
+            average=soft_update(state.average, trained.actor, self.actor_average),
+            lam=lam,
+            optimiser=optimiser,
+            schedule=state.schedule.next(),
+        ), metrics
 
     def diagnose(self, state: ACPOState, batch: Batch, key: Array) -> Metrics:
         """What a user needs to see the dial work; too dear for every step, taken once per log."""
@@ -203,7 +231,8 @@ class ACPO:
         v = value(batch.observations)[..., 0]
         q = critic(batch.observations, batch.actions)
         advantage = q.min(axis=0) - v
-        exponent = cci.log_weight(advantage, self.clip(batch.log_beta), state.lam, self.alpha)
+        log_beta_data = self.relative_log_beta(batch)
+        exponent = cci.log_weight(advantage, log_beta_data, state.lam, self.alpha)
         weight = jnp.exp(jnp.minimum(exponent, self.log_weight_max))
         metrics = {
             "weights/clipped": jnp.mean(exponent > self.log_weight_max),

@@ -42,7 +42,7 @@ def main(words: list[str]) -> int:
             f"{arguments.run} was trained on data that names no environment; give one with --env."
         )
     evaluator = Evaluator(environment, arguments.episodes)
-    evaluator.check(policies[0].observation_dim, policies[0].action_dim)
+    evaluator.check("The policy", policies[0].observation_dim, policies[0].action_dim)
     rollouts = evaluator(policies, arguments.seed)
     per_seed = rollouts.returns.mean(axis=1)
     found: dict[str, Any] = {

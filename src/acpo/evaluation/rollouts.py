@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from acpo.errors import UserError
 from acpo.tasks import REFERENCES, dimensions, make_env
+
+if TYPE_CHECKING:
+    import gymnasium
 
 
 class Rollouts(NamedTuple):
@@ -18,53 +21,68 @@ class Rollouts(NamedTuple):
     lengths: np.ndarray
 
 
+class ActionBox:
+    """Data and policies speak [−1, 1]; the environment has a box of its own."""
+
+    def __init__(self, environment: str, space: gymnasium.Space) -> None:
+        box: Any = space
+        if not np.all(np.isfinite(box.low) & np.isfinite(box.high)):
+            raise UserError(f"{environment}'s action space {box} is unbounded.")
+        # Middle and half-width, and the box's own type: where the box is [−1, 1], as in MuJoCo's
+        # tasks, the action arrives unchanged to the last bit.
+        self._middle = (box.high.astype(np.float64) + box.low) / 2.0
+        self._half = (box.high.astype(np.float64) - box.low) / 2.0
+        self._dtype = box.dtype
+
+    def __call__(self, unit: np.ndarray) -> np.ndarray:
+        """The environment's action for one in [−1, 1]."""
+        return (self._middle + self._half * unit).astype(self._dtype)
+
+
 class Evaluator:
-    """Keeps the environments of one task open between evaluations."""
+    """Keeps the environments of one task open between evaluations, one per episode."""
 
-    def __init__(self, environment: str, episodes: int, policies: int = 1) -> None:
+    def __init__(self, environment: str, episodes: int) -> None:
         self.environment = environment
-        self.episodes = episodes
-        self._envs = [[make_env(environment) for _ in range(episodes)] for _ in range(policies)]
-        space: Any = self._envs[0][0].action_space
-        self._low, self._high = space.low.astype(np.float64), space.high.astype(np.float64)
-        if not np.all(np.isfinite(self._low) & np.isfinite(self._high)):
-            raise UserError(f"{environment}'s action space {space} is unbounded.")
+        self._envs = [make_env(environment) for _ in range(episodes)]
+        self._box = ActionBox(environment, self._envs[0].action_space)
 
-    def check(self, observation_dim: int, action_dim: int) -> None:
-        """Refuse a dataset whose sizes are not the environment's."""
-        sizes = dimensions(self._envs[0][0])
+    def check(self, what: str, observation_dim: int, action_dim: int) -> None:
+        """Refuse a dataset or a policy (`what`) whose sizes are not the environment's."""
+        sizes = dimensions(self._envs[0])
         if sizes != (observation_dim, action_dim):
             raise UserError(
-                f"The data has {observation_dim} observation and {action_dim} action columns, but "
+                f"{what} has {observation_dim} observations and {action_dim} actions per step, but "
                 f"{self.environment} has {sizes[0]} and {sizes[1]}. Name the right environment "
-                "with --env, or train without one: --env none."
+                "with --env (to train without one: --env none)."
             )
 
     def __call__(
         self, policies: Sequence[Callable[[np.ndarray], np.ndarray]], seed: int
     ) -> Rollouts:
         """Returns [policies, episodes]; episode e of every policy starts from seed + e."""
-        shape = (len(policies), self.episodes)
-        returns, lengths = np.zeros(shape), np.zeros(shape, dtype=np.int64)
-        running = np.ones(shape, dtype=bool)
-        observations = np.stack(
-            [[env.reset(seed=seed + e)[0] for e, env in enumerate(row)] for row in self._envs]
-        ).astype(np.float32)
+        results = [self._episodes(policy, seed) for policy in policies]
+        return Rollouts(*(np.stack(arrays) for arrays in zip(*results, strict=True)))
+
+    def _episodes(
+        self, policy: Callable[[np.ndarray], np.ndarray], seed: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """All episodes advance together: one call of the policy per step, on a batch."""
+        returns = np.zeros(len(self._envs))
+        lengths = np.zeros(len(self._envs), dtype=np.int64)
+        running = np.ones(len(self._envs), dtype=bool)
+        observations = np.stack([env.reset(seed=seed + e)[0] for e, env in enumerate(self._envs)])
         while running.any():
-            for k, policy in enumerate(policies):
-                live = np.flatnonzero(running[k])
-                if not len(live):
-                    continue
-                # Data and policies speak [−1, 1]; the environment has its own box.
-                unit = policy(observations[k, live])
-                actions = self._low + (unit + 1.0) * 0.5 * (self._high - self._low)
-                for action, e in zip(actions, live, strict=True):
-                    observation, reward, terminal, timeout, _ = self._envs[k][e].step(action)
-                    observations[k, e] = observation
-                    returns[k, e] += float(reward)
-                    lengths[k, e] += 1
-                    running[k, e] = not (terminal or timeout)
-        return Rollouts(returns, lengths)
+            # Ended episodes stay in the batch: a product over fewer rows may round otherwise, and
+            # one episode's return must not depend on when another ended.
+            actions = self._box(policy(observations))
+            for e in np.flatnonzero(running):
+                observation, reward, terminal, timeout, _ = self._envs[e].step(actions[e])
+                observations[e] = observation
+                returns[e] += float(reward)
+                lengths[e] += 1
+                running[e] = not (terminal or timeout)
+        return returns, lengths
 
 
 def normalized_score(environment: str | None, returns: np.ndarray) -> np.ndarray | None:

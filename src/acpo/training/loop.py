@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +22,7 @@ from acpo.training import program
 from acpo.training.prepare import Prepared, prepare
 from acpo.training.reporting import Reporter
 from acpo.training.run_directory import RunDirectory
+from acpo.training.stopping import Interrupted, not_finite, stop_on_signal
 
 if TYPE_CHECKING:
     import polars as pl
@@ -32,10 +30,6 @@ if TYPE_CHECKING:
 CHECKPOINT_SECONDS = 5.0
 # Evaluation episodes start from these seeds, far from any that data was collected with.
 EVALUATION_SEED = 1_000_000
-
-
-class Interrupted(Exception):  # noqa: N818 -- not an error: it did what was asked
-    """The run was asked to stop, and did, with a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +107,11 @@ def train(
     With `out` the run is kept in that directory and can be resumed exactly; without, nothing is
     written. Raises `UserError` for a problem the user can mend, `Interrupted` after Ctrl-C.
     """
-    return _Training(data, algorithm, TrainConfig(**settings), out, resume, reporter).run()
+    stop = threading.Event()
+    with stop_on_signal(stop):
+        return _Training(
+            data, algorithm, TrainConfig(**settings), out, resume, reporter, stop
+        ).run()
 
 
 class _Training:
@@ -125,6 +123,7 @@ class _Training:
         out: str | Path | None,
         resume: bool,
         reporter: Reporter | None,
+        stop: threading.Event,
     ) -> None:
         self.data, self.algorithm, self.config = data, algorithm, config
         self.reporter = reporter or Reporter()
@@ -135,12 +134,12 @@ class _Training:
         self.evaluator: Evaluator | None = None
         if self.environment:
             self.evaluator = Evaluator(self.environment, config.episodes)
-            self.evaluator.check(data.observation_dim, data.action_dim)
+            self.evaluator.check("The data", data.observation_dim, data.action_dim)
         self.directory: RunDirectory | None = None
         if out is not None:
             self.directory = RunDirectory(Path(out), self._asked(), resume)
         self.tables: dict[str, list[pl.DataFrame]] = {"metrics": [], "evaluations": []}
-        self.stop = threading.Event()
+        self.stop = stop
 
     def _asked(self) -> dict[str, Any]:
         return {
@@ -153,7 +152,7 @@ class _Training:
         }
 
     def run(self) -> Run:
-        with _stop_on_signal(self.stop), self.reporter:
+        with self.reporter:
             prepared = self._prepare()
             states = self._loop(prepared)
         policies = self._policies(prepared, states)
@@ -217,7 +216,7 @@ class _Training:
             if bad := program.first_not_finite(metrics, step):
                 self._stop_on_not_finite(*bad)
             step = border
-            if bad_weights := _not_finite(states):
+            if bad_weights := not_finite(states):
                 self._stop_on_not_finite(step, bad_weights)
             self._log(step, metrics)
             if self.evaluator and (step % config.eval_every == 0 or step == config.steps):
@@ -309,31 +308,3 @@ class _Training:
             f"{quantity} became NaN or infinite at step {step:,}, so the run was stopped. {where} "
             "A smaller --learning-rate or --reward-scale usually helps."
         )
-
-
-def _not_finite(states: Any) -> str | None:
-    """The name of a weight that is NaN or infinite: the losses show it only a step later."""
-    for place, leaf in jax.tree_util.tree_flatten_with_path(jax.device_get(states))[0]:
-        if not np.isfinite(leaf).all():
-            return f"state{jax.tree_util.keystr(place)}"
-    return None
-
-
-@contextmanager
-def _stop_on_signal(stop: threading.Event) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM asks the loop to stop after its chunk; a second insists."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def ask(number: int, frame: Any) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

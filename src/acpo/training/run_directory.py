@@ -99,7 +99,13 @@ class RunDirectory:
         path = self.path / f"{name}.parquet"
         if not path.exists():
             return None
-        return pl.read_parquet(path).filter(pl.col("step") <= up_to)
+        try:
+            return pl.read_parquet(path).filter(pl.col("step") <= up_to)
+        except (OSError, pl.exceptions.PolarsError) as error:
+            raise UserError(
+                f"{path} is damaged and cannot be read ({error}). Put back a copy of it, or begin "
+                "again: choose another folder with --out."
+            ) from error
 
 
 def _require_same(path: Path, stored: dict[str, Any], config: dict[str, Any]) -> None:

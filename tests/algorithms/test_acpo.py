@@ -1,0 +1,577 @@
+"""ACPO against an independent float64 numpy version: gradients there are finite differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from acpo import cci
+from acpo.algorithms.acpo import ACPO, ACPOState
+from acpo.algorithms.base import Batch, Spec
+from acpo.behavior.gaussian import BehaviorConfig
+from acpo.data.dataset import from_arrays
+from acpo.networks import MLP, TwinQ
+from acpo.training.prepare import prepare
+
+ROWS, S, A = 16, 3, 2
+STEPS = 4
+PARTS = ("actor", "value", "critic")
+
+
+# Departures from the paper, at the values that are the paper's.
+PAPER: dict[str, Any] = {"entropy_scale": 1.0, "center_log_beta": False, "actor_average": 1.0}
+
+
+def present(**fields: Any) -> dict[str, Any]:
+    """Those of the departures that ACPO offers."""
+    return {name: value for name, value in fields.items() if hasattr(ACPO(), name)}
+
+
+def knob(config: ACPO, name: str) -> Any:
+    return getattr(config, name, PAPER[name])
+
+
+def make(**changes: Any) -> ACPO:
+    """Every field that these tests rest on, whatever the defaults become."""
+    fields: dict[str, Any] = {
+        "alpha": 0.4,
+        "rule": cci.dual(epsilon=-1.0, start=0.7, rate=0.05),
+        "gamma": 0.9,
+        "tau": 0.1,
+        "learning_rate": 1e-2,
+        "final_learning_rate": 1e-3,
+        "batch_size": ROWS,
+        "hidden": (8, 8),
+        "head": "plain",
+        "log_std_min": -5.0,
+        "log_std_max": 2.0,
+        "log_prob_clip": 20.0,
+        "log_weight_max": 4.6,
+        "value_target": "target",
+        "layer_norm": False,
+        **present(**PAPER),
+    }
+    return ACPO(**{**fields, **changes})
+
+
+FIXED = make(rule=cci.fixed(0.7), layer_norm=True)
+
+
+@cache
+def compiled(config: ACPO) -> Callable[..., Any]:
+    return jax.jit(config.update)
+
+
+@cache
+def start(config: ACPO) -> ACPOState:
+    """A state whose target differs from its critic, as it does in the middle of a run."""
+    state = config.init(jax.random.key(0), Spec(S, A, STEPS))
+    return state._replace(target=config.init(jax.random.key(1), Spec(S, A, STEPS)).trained.critic)
+
+
+def make_batch(seed: int = 0) -> Batch:
+    rng = np.random.default_rng(seed)
+    fields = {
+        "observations": rng.normal(size=(ROWS, S)),
+        "actions": rng.uniform(-0.9, 0.9, size=(ROWS, A)),
+        "rewards": rng.normal(size=ROWS),
+        "next_observations": rng.normal(size=(ROWS, S)),
+        "terminals": np.arange(ROWS) % 3 == 0,
+        # Mean and log σ of πβ
+        "behavior": rng.uniform([-0.5] * A + [-1.0] * A, [0.5] * A + [0.0] * A, (ROWS, 2 * A)),
+        "log_beta": rng.normal(size=ROWS),
+        "log_beta_mean": rng.normal(size=ROWS),
+    }
+    return Batch(**{name: jnp.float32(x) for name, x in fields.items() if name in Batch._fields})
+
+
+def gradients(state: ACPOState) -> dict[str, Any]:
+    """What one update from a fresh optimiser took as gradients: Adam's first moment is 0.1 g."""
+    moment = optax.tree_utils.tree_get(state.optimiser, "mu")
+    return {
+        part: jax.tree.map(lambda m: np.asarray(m, np.float64) / 0.1, getattr(moment, part))
+        for part in PARTS
+    }
+
+
+# --- the numpy version --------------------------------------------------------------------------
+
+
+def forward(net: MLP, x: np.ndarray, layer_norm: bool = False) -> np.ndarray:
+    for weight, bias in zip(net.weights[:-1], net.biases[:-1], strict=True):
+        x = x @ weight + bias
+        if layer_norm:
+            mean = x.mean(axis=1, keepdims=True)
+            x = (x - mean) / np.sqrt(((x - mean) ** 2).mean(axis=1, keepdims=True) + 1e-5)
+        x = np.maximum(x, 0.0)
+    return x @ net.weights[-1] + net.biases[-1]
+
+
+def both_q(critic: TwinQ, s: np.ndarray, a: np.ndarray, layer_norm: bool) -> list[np.ndarray]:
+    x = np.concatenate([s, a], axis=1)
+    return [forward(q, x, layer_norm)[:, 0] for q in (critic.q1, critic.q2)]
+
+
+def policy(config: ACPO, actor: MLP, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    output = forward(actor, s)
+    mean, log_std = output[:, :A], output[:, A:]
+    if config.head == "plain":
+        mean = np.tanh(mean)
+    return mean, np.exp(np.clip(log_std, config.log_std_min, config.log_std_max))
+
+
+def log_density(config: ACPO, mean: np.ndarray, std: np.ndarray, a: np.ndarray) -> np.ndarray:
+    u, correction = a, 0.0
+    if config.head == "squashed":
+        u, correction = np.arctanh(a), np.log(1.0 - a**2)
+    normal = -0.5 * ((u - mean) / std) ** 2 - np.log(std) - 0.5 * np.log(2 * np.pi)
+    return (normal - correction).sum(axis=1)
+
+
+def numerical_gradient(loss: Callable[[Any], float], net: Any) -> Any:
+    """Central differences, one parameter at a time."""
+    leaves, structure = jax.tree.flatten(net)
+    found = [np.zeros_like(leaf) for leaf in leaves]
+    for leaf, gradient in zip(leaves, found, strict=True):
+        for i in np.ndindex(leaf.shape):
+            kept = leaf[i]
+            leaf[i] = kept + 1e-6
+            above = loss(net)
+            leaf[i] = kept - 1e-6
+            below = loss(net)
+            leaf[i] = kept
+            gradient[i] = (above - below) / 2e-6
+    return jax.tree.unflatten(structure, found)
+
+
+class Reference(NamedTuple):
+    """The state of the numpy version."""
+
+    nets: dict[str, Any]
+    target: TwinQ
+    average: MLP
+    lam: float
+    first: dict[str, Any]
+    second: dict[str, Any]
+    step: int
+
+    @classmethod
+    def of(cls, config: ACPO, state: ACPOState) -> Reference:
+        doubles = jax.tree.map(lambda x: np.array(x, np.float64), state)
+        nets = {part: getattr(doubles.trained, part) for part in PARTS}
+        zeros = jax.tree.map(np.zeros_like, nets)
+        return cls(nets, doubles.target, config.actor(doubles), float(state.lam), zeros, zeros, 0)
+
+
+def reference_update(
+    config: ACPO, ref: Reference, batch: Batch, noise: np.ndarray
+) -> tuple[Reference, dict[str, Any], dict[str, float]]:
+    """Algorithm 1, line by line; returns the new state, the gradients and the losses."""
+    b = jax.tree.map(lambda x: np.asarray(x, np.float64), batch)
+    s, a, norm = b.observations, b.actions, config.layer_norm
+    actor, value, critic = (ref.nets[part] for part in PARTS)
+
+    def clip(x: np.ndarray) -> np.ndarray:
+        return np.clip(x, -config.log_prob_clip, config.log_prob_clip)
+
+    mean, std = policy(config, actor, s)
+    u = mean + std * noise
+    sampled = np.clip(u, -1.0, 1.0) if config.head == "plain" else np.tanh(u)
+    log_pi = log_density(config, mean, std, sampled)
+
+    log_beta_sampled = log_density(config, b.behavior[:, :A], np.exp(b.behavior[:, A:]), sampled)
+    constraint = clip(log_beta_sampled).mean()
+    lam = max(ref.lam - config.rule.lam_rate * (constraint - config.epsilon), 0.0)
+
+    bootstrap = ref.target if config.value_target == "target" else critic
+    entropy_price = knob(config, "entropy_scale") * config.alpha
+    y_v = np.minimum(*both_q(bootstrap, s, sampled, norm)) - entropy_price * clip(log_pi)
+    next_v = forward(value, b.next_observations, norm)[:, 0]
+    y_q = b.rewards + config.gamma * np.where(b.terminals == 1.0, 0.0, next_v)
+    advantage = np.minimum(*both_q(critic, s, a, norm)) - forward(value, s, norm)[:, 0]
+    log_beta = clip(b.log_beta)
+    if knob(config, "center_log_beta"):
+        log_beta = log_beta - clip(b.log_beta_mean)
+    exponent = (advantage + (lam - config.alpha) * log_beta) / config.alpha
+    weight = np.exp(np.minimum(exponent, config.log_weight_max))
+
+    def value_loss(net: MLP) -> float:
+        return 0.5 * ((forward(net, s, norm)[:, 0] - y_v) ** 2).mean()
+
+    def critic_loss(net: TwinQ) -> float:
+        return sum(0.5 * ((q - y_q) ** 2).mean() for q in both_q(net, s, a, norm))
+
+    def policy_loss(net: MLP) -> float:
+        return -(weight * log_density(config, *policy(config, net, s), a)).mean()
+
+    losses = {"actor": policy_loss, "value": value_loss, "critic": critic_loss}
+    gradient = {part: numerical_gradient(losses[part], ref.nets[part]) for part in PARTS}
+    values = {part: losses[part](ref.nets[part]) for part in PARTS}
+
+    share = min(ref.step / STEPS, 1.0)
+    span = config.learning_rate - config.final_learning_rate
+    rate = config.final_learning_rate + span * (1 + np.cos(np.pi * share)) / 2
+    t = ref.step + 1
+    first = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, ref.first, gradient)
+    second = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g**2, ref.second, gradient)
+    nets = jax.tree.map(
+        lambda p, m, v: p - rate * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8),
+        ref.nets,
+        first,
+        second,
+    )
+    target = jax.tree.map(
+        lambda old, new: (1 - config.tau) * old + config.tau * new, ref.target, nets["critic"]
+    )
+    share = knob(config, "actor_average")
+    average = jax.tree.map(
+        lambda old, new: (1 - share) * old + share * new, ref.average, nets["actor"]
+    )
+    metrics = {**values, "lambda": lam, "constraint": constraint}
+    return Reference(nets, target, average, lam, first, second, t), gradient, metrics
+
+
+def assert_close(found: Any, expected: Any, rtol: float = 0.0, atol: float = 1e-5) -> None:
+    for f, e in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(f, e, rtol=rtol, atol=atol)
+
+
+def noise_of(key: jax.Array) -> np.ndarray:
+    return np.asarray(jax.random.normal(key, (ROWS, A)), np.float64)
+
+
+VARIANTS = {
+    "plain": make(),
+    "squashed with layer norm": make(head="squashed", layer_norm=True),
+    "online critics in V's target": make(value_target="online"),
+    "departures from the paper": make(
+        **present(entropy_scale=0.3, center_log_beta=True, actor_average=0.2)
+    ),
+}
+
+
+@pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
+def test_updates_equal_the_numpy_version(config: ACPO) -> None:
+    state = start(config)
+    reference = Reference.of(config, state)
+    for step in range(3):
+        batch, key = make_batch(step), jax.random.key(10 + step)
+        state, metrics = compiled(config)(state, batch, key)
+        reference, gradient, expected = reference_update(config, reference, batch, noise_of(key))
+        if step == 0:
+            assert_close(gradients(state), gradient, rtol=1e-4, atol=2e-5)
+        for part in PARTS:
+            assert_close(getattr(state.trained, part), reference.nets[part])
+        assert_close(state.target, reference.target)
+        assert_close(config.actor(state), reference.average)
+        assert float(state.lam) == pytest.approx(reference.lam, abs=1e-5)
+        for name, value in {
+            "value/loss": expected["value"],
+            "critic/loss": expected["critic"],
+            "policy/loss": expected["actor"],
+            "dial/lambda": expected["lambda"],
+            "dial/constraint": expected["constraint"],
+        }.items():
+            assert float(metrics[name]) == pytest.approx(value, rel=1e-4), name
+
+
+def test_the_learning_rate_falls_by_a_cosine_and_stays_there() -> None:
+    schedule = start(FIXED).schedule
+    rates = []
+    for _ in range(STEPS + 3):
+        rates.append(float(schedule.cosine(1.0, 0.2)))
+        schedule = schedule.next()
+    middle = 0.2 + 0.8 * (1 + np.sqrt(0.5)) / 2
+    expected = [1.0, middle, 0.6, 1.2 - middle, 0.2, 0.2, 0.2]
+    np.testing.assert_allclose(rates, expected, rtol=1e-5)
+
+
+# --- the losses, by hand ------------------------------------------------------------------------
+
+
+def test_value_loss_by_hand() -> None:
+    config = make(alpha=0.5, log_prob_clip=3.0)
+    q = jnp.array([[1.0, 4.0, 0.0], [2.0, 3.0, 0.0]])
+    log_pi = jnp.array([2.0, -1.0, -50.0])
+    v = jnp.array([1.0, 1.0, 1.0])
+    # Y = (1 − 0.5·2, 3 + 0.5·1, 0 + 0.5·3) = (0, 3.5, 1.5)
+    loss, _ = config.value_loss(v, q, log_pi)
+    assert float(loss) == pytest.approx(0.5 * (1.0 + 2.5**2 + 0.5**2) / 3)
+    through = jax.grad(lambda *x: config.value_loss(*x)[0], argnums=(0, 1, 2))(v, q, log_pi)
+    np.testing.assert_allclose(through[0], np.array([1.0, -2.5, -0.5]) / 3, rtol=1e-5)
+    assert not np.any(through[1])
+    assert not np.any(through[2])
+
+
+def test_critic_loss_by_hand_masks_terminals_only() -> None:
+    config = make(gamma=0.9)
+    q = jnp.array([[1.0, 1.0], [2.0, 0.0]])
+    next_v = jnp.array([10.0, 10.0])
+    terminals = jnp.array([0.0, 1.0])
+    rewards = jnp.array([1.0, -1.0])
+    # targets: 1 + 0.9·10 = 10 where the episode goes on (or hit a time limit), −1 where it ended
+    loss, _ = config.critic_loss(q, rewards, terminals, next_v)
+    assert float(loss) == pytest.approx(0.5 * (9.0**2 + 8.0**2 + 2.0**2 + 1.0**2) / 2)
+
+    def total(q: jax.Array, next_v: jax.Array) -> jax.Array:
+        return config.critic_loss(q, rewards, terminals, next_v)[0]
+
+    to_q, to_v = jax.grad(total, argnums=(0, 1))(q, next_v)
+    np.testing.assert_allclose(to_q, np.array([[-9.0, 2.0], [-8.0, 1.0]]) / 2, rtol=1e-5)
+    assert not np.any(to_v)
+
+
+def test_policy_loss_by_hand_and_only_the_policy_is_pushed() -> None:
+    config = make(alpha=0.5)
+    log_pi = jnp.array([-1.0, -2.0])
+    advantage = jnp.array([0.5, -0.5])
+    log_beta = jnp.array([-2.0, 1.0])
+    lam = jnp.float32(0.25)
+    # exponents: 1 + (−0.5)(−2) = 2 and −1 − 0.5 = −1.5
+    weight = np.exp([2.0, -1.5])
+    loss, _ = config.policy_loss(log_pi, advantage, log_beta, lam)
+    assert float(loss) == pytest.approx((weight[0] + 2 * weight[1]) / 2, rel=1e-5)
+
+    def total(*x: jax.Array) -> jax.Array:
+        return config.policy_loss(*x)[0]
+
+    to_log_pi, *others = jax.grad(total, argnums=(0, 1, 2, 3))(log_pi, advantage, log_beta, lam)
+    np.testing.assert_allclose(to_log_pi, -weight / 2, rtol=1e-5)
+    for gradient in others:
+        assert not np.any(gradient)
+
+
+def test_the_exponent_is_clipped_before_it_could_overflow() -> None:
+    config = make(alpha=0.1, log_weight_max=2.0)
+    advantage = jnp.array([1e30, 1e4, -1e30])
+    zero = jnp.zeros(3)
+
+    def total(log_pi: jax.Array) -> jax.Array:
+        return config.policy_loss(log_pi, advantage, zero, jnp.float32(0.1))[0]
+
+    gradient = np.asarray(jax.grad(total)(jnp.ones(3)))
+    np.testing.assert_allclose(gradient, -np.array([np.exp(2), np.exp(2), 0.0]) / 3, rtol=1e-5)
+
+
+# --- one step, seen from outside ----------------------------------------------------------------
+
+
+def shaken(tree: Any) -> Any:
+    rng = np.random.default_rng(7)
+    return jax.tree.map(
+        lambda x: jnp.asarray(x + 0.1 * rng.normal(size=np.shape(x)), jnp.float32), tree
+    )
+
+
+def with_net(state: ACPOState, part: str) -> ACPOState:
+    net = shaken(getattr(state.trained, part))
+    return state._replace(trained=state.trained._replace(**{part: net}))
+
+
+def perturbed(what: str, config: ACPO) -> dict[str, Any]:
+    """Gradients, λ and nothing else after one update with one input changed."""
+    state, batch, key = start(config), make_batch(), jax.random.key(10)
+    if what == "sampling noise":
+        key = jax.random.key(11)
+    elif what == "lam":
+        state = state._replace(lam=jnp.float32(1.3))
+    elif what == "target":
+        state = state._replace(target=shaken(state.target))
+    elif what in PARTS:
+        state = with_net(state, what)
+    elif what == "terminals":
+        batch = batch._replace(terminals=1.0 - batch.terminals)
+    elif what:
+        batch = batch._replace(**{what: shaken(getattr(batch, what))})
+    state, _ = compiled(config)(state, batch, key)
+    return {**gradients(state), "lam": np.asarray(state.lam)}
+
+
+def changed(what: str, config: ACPO) -> set[str]:
+    before, after = perturbed("", config), perturbed(what, config)
+
+    def same(name: str) -> bool:
+        pairs = zip(jax.tree.leaves(before[name]), jax.tree.leaves(after[name]), strict=True)
+        return all(np.array_equal(a, b) for a, b in pairs)
+
+    return {name for name in before if not same(name)}
+
+
+@pytest.mark.parametrize(
+    ("what", "trains"),
+    [
+        ("rewards", {"critic"}),
+        ("terminals", {"critic"}),
+        ("next_observations", {"critic"}),
+        ("actions", {"critic", "actor"}),
+        ("log_beta", {"actor"}),
+        ("behavior", set()),
+        ("target", {"value"}),
+        # Nothing flows back through the sampled action: π's regression never hears of it.
+        ("sampling noise", {"value"}),
+        ("lam", {"actor", "lam"}),
+        ("actor", {"actor", "value"}),
+        ("value", {"actor", "value", "critic"}),
+        ("critic", {"actor", "critic"}),
+    ],
+)
+def test_at_a_fixed_lambda_an_input_reaches_only_the_gradients_it_should(
+    what: str, trains: set[str]
+) -> None:
+    assert changed(what, FIXED) == trains
+
+
+@pytest.mark.parametrize(
+    ("what", "trains"),
+    [
+        # πβ's parameters act through λ alone, and λ through the policy's weights.
+        ("behavior", {"actor", "lam"}),
+        ("sampling noise", {"value", "actor", "lam"}),
+        # The dual step looks at sampled actions, not at the dataset's.
+        ("actions", {"critic", "actor"}),
+        ("log_beta", {"actor"}),
+        ("actor", {"actor", "value", "lam"}),
+    ],
+)
+def test_under_the_dual_rule_lambda_hears_of_the_policys_samples_only(
+    what: str, trains: set[str]
+) -> None:
+    assert changed(what, VARIANTS["plain"]) == trains
+
+
+def test_online_critics_in_the_values_target_replace_the_target_networks() -> None:
+    online = VARIANTS["online critics in V's target"]
+    assert changed("target", online) == set()
+    assert changed("critic", online) == {"actor", "critic", "value"}
+
+
+def test_what_follows_a_terminal_is_never_looked_at() -> None:
+    batch = make_batch()
+    elsewhere = batch.next_observations + 1.0
+
+    def critic_gradient(terminal: float, following: jax.Array) -> Any:
+        terminals = jnp.full_like(batch.terminals, terminal)
+        changed_batch = batch._replace(terminals=terminals, next_observations=following)
+        state, _ = compiled(FIXED)(start(FIXED), changed_batch, jax.random.key(10))
+        return gradients(state)["critic"]
+
+    assert_close(critic_gradient(1.0, batch.next_observations), critic_gradient(1.0, elsewhere), 0)
+    going_on = [critic_gradient(0.0, x).q1.biases[-1] for x in (batch.next_observations, elsewhere)]
+    assert abs(going_on[0] - going_on[1]).max() > 1e-3
+
+
+def test_a_time_limit_in_the_data_keeps_bootstrapping() -> None:
+    rng = np.random.default_rng(0)
+    terminals, timeouts = np.zeros(30, bool), np.zeros(30, bool)
+    terminals[9] = timeouts[19] = timeouts[29] = True
+    data = from_arrays(
+        observations=rng.normal(size=(30, S)),
+        next_observations=rng.normal(size=(30, S)),
+        actions=rng.uniform(-1, 1, size=(30, A)),
+        rewards=rng.normal(size=30),
+        terminals=terminals,
+        timeouts=timeouts,
+        name="toy",
+        source="toy",
+    )
+    behavior = BehaviorConfig(hidden=(8, 8), batch_size=ROWS, max_steps=1, check_every=1)
+    prepared = prepare(data, make(behavior=behavior))
+    batch = prepared.layout.unpack(jnp.asarray(prepared.rows))
+    assert np.flatnonzero(batch.terminals).tolist() == [9]
+    np.testing.assert_allclose(batch.observations, prepared.normalizer(data.observations))
+    np.testing.assert_allclose(batch.next_observations, prepared.normalizer(data.next_observations))
+
+
+def test_a_huge_advantage_leaves_the_step_finite() -> None:
+    state = start(FIXED)
+    critic = jax.tree.map(lambda x: x + 1e8 if x.shape == (1,) else x, state.trained.critic)
+    state = state._replace(trained=state.trained._replace(critic=critic))
+    batch = make_batch()
+    after, metrics = compiled(FIXED)(state, batch, jax.random.key(10))
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves((after, metrics)))
+    # Every weight is at the cap, so the loss is that of cloning, so many times over.
+    s, a = np.asarray(batch.observations), np.asarray(batch.actions)
+    log_pi = log_density(FIXED, *policy(FIXED, Reference.of(FIXED, state).nets["actor"], s), a)
+    cap = np.exp(FIXED.log_weight_max)
+    assert float(metrics["policy/loss"]) == pytest.approx(-cap * log_pi.mean(), rel=1e-4)
+
+
+def test_log_beta_is_clipped_inside_the_weight() -> None:
+    def actor_gradient(log_beta: float) -> list[np.ndarray]:
+        batch = make_batch()
+        batch = batch._replace(log_beta=jnp.full_like(batch.log_beta, log_beta))
+        state, _ = compiled(FIXED)(start(FIXED), batch, jax.random.key(10))
+        return jax.tree.leaves(gradients(state)["actor"])
+
+    for beyond, at_the_clip in zip(actor_gradient(-1e9), actor_gradient(-20.0), strict=True):
+        np.testing.assert_array_equal(beyond, at_the_clip)
+        assert np.any(at_the_clip)
+
+
+def test_the_dual_step_sees_clipped_log_probabilities() -> None:
+    config = VARIANTS["plain"]
+    # A πβ so narrow and so far away that log πβ of every sample is far below the clip.
+    narrow = jnp.asarray([[9.0] * A + [-5.0] * A] * ROWS, jnp.float32)
+    batch = make_batch()._replace(behavior=narrow)
+    after, _ = compiled(config)(start(config), batch, jax.random.key(10))
+    expected = 0.7 - 0.05 * (-20.0 - -1.0)
+    assert float(after.lam) == pytest.approx(expected, rel=1e-5)
+
+
+def test_lambda_starts_where_its_rule_says_and_a_fixed_one_stays() -> None:
+    spec = Spec(S, A, STEPS)
+    for rule, expected in [
+        (cci.fixed(), 0.4),
+        (cci.dual(epsilon=0.0), 0.4),
+        (cci.fixed(0.0), 0.0),
+        (cci.dual(epsilon=0.0, start=2.0), 2.0),
+    ]:
+        assert float(make(rule=rule).init(jax.random.key(0), spec).lam) == pytest.approx(expected)
+    after, _ = compiled(FIXED)(start(FIXED), make_batch(), jax.random.key(10))
+    assert float(after.lam) == pytest.approx(0.7)
+
+
+def test_an_epsilon_that_was_never_settled_is_refused() -> None:
+    with pytest.raises(ValueError, match="settled"):
+        _ = make(rule=cci.dual()).epsilon
+
+
+def test_targets_begin_as_the_critics() -> None:
+    state = make().init(jax.random.key(0), Spec(S, A, STEPS))
+    assert_close(state.target, state.trained.critic, atol=0.0)
+
+
+# --- diagnostics --------------------------------------------------------------------------------
+
+
+def test_diagnostics_measure_the_weights_and_the_advantage() -> None:
+    config = FIXED
+    state, batch = start(config), make_batch()
+    found = jax.jit(config.diagnose)(state, batch, jax.random.key(10))
+    nets = Reference.of(FIXED, state).nets
+    b = jax.tree.map(lambda x: np.asarray(x, np.float64), batch)
+    q = both_q(nets["critic"], b.observations, b.actions, True)
+    advantage = np.minimum(*q) - forward(nets["value"], b.observations, True)[:, 0]
+    exponent = (advantage + (0.7 - 0.4) * b.log_beta) / 0.4
+    weight = np.exp(np.minimum(exponent, 4.6))
+    mean, std = policy(config, nets["actor"], b.observations)
+    sample = np.clip(mean + std * noise_of(jax.random.key(10)), -1, 1)
+    for name, value in {
+        "advantage/mean": advantage.mean(),
+        "advantage/std": advantage.std(),
+        "weights/effective_sample_size": weight.sum() ** 2 / (ROWS * (weight**2).sum()),
+        "weights/clipped": (exponent > 4.6).mean(),
+        "critic/q_max": np.max(q),
+        "critic/disagreement": np.abs(q[0] - q[1]).mean(),
+        "policy/entropy": -log_density(config, mean, std, sample).mean(),
+        "policy/log_prob_data": log_density(config, mean, std, b.actions).mean(),
+        "behavior/log_beta_data_q50": np.median(b.log_beta),
+    }.items():
+        assert float(found[name]) == pytest.approx(value, rel=1e-4, abs=1e-5), name

@@ -1,0 +1,102 @@
+"""Evaluation is what a plain Gymnasium loop would give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import acpo
+from acpo.errors import UserError
+from acpo.evaluation.rollouts import ActionBox, Evaluator, normalized_score
+
+
+def by_hand(environment: str, act: Callable[[np.ndarray], np.ndarray], seed: int) -> float:
+    env = acpo.make_env(environment)
+    observation, _ = env.reset(seed=seed)
+    total, over = 0.0, False
+    while not over:
+        observation, reward, terminal, timeout, _ = env.step(act(observation))
+        total, over = total + float(reward), terminal or timeout
+    return total
+
+
+def test_returns_equal_a_hand_written_loop(finished_run: Path) -> None:
+    policy = acpo.load_policy(finished_run)
+    found = Evaluator("Hopper-v4", episodes=3)([policy], seed=40)
+    by_loop = [[by_hand("Hopper-v4", policy, 40 + e) for e in range(3)]]
+    # A product over a batch may round differently from one over a single row.
+    np.testing.assert_allclose(found.returns, by_loop, rtol=1e-3)
+    assert (found.lengths > 1).all()
+
+
+def test_episodes_advance_together_one_policy_call_per_step() -> None:
+    batches: list[int] = []
+
+    def policy(observations: np.ndarray) -> np.ndarray:
+        batches.append(len(observations))
+        return np.zeros((len(observations), 3))
+
+    found = Evaluator("Hopper-v4", episodes=4)([policy], seed=0)
+    assert batches == [4] * found.lengths.max()
+
+
+def test_an_episode_does_not_depend_on_when_another_ends(finished_run: Path) -> None:
+    policy = acpo.load_policy(finished_run)
+    evaluator = Evaluator("Hopper-v4", episodes=3)
+    first, later = evaluator([policy], seed=40), evaluator([policy], seed=41)
+    np.testing.assert_allclose(first.returns[0, 1:], later.returns[0, :2], rtol=1e-3)
+
+
+def test_an_evaluator_can_be_used_again_and_has_no_memory(finished_run: Path) -> None:
+    policy = acpo.load_policy(finished_run)
+    evaluator = Evaluator("Hopper-v4", episodes=2)
+    first = evaluator([policy], seed=40)
+    evaluator([lambda s: np.ones((len(s), 3))], seed=1)
+    again = evaluator([policy], seed=40)
+    np.testing.assert_array_equal(first.returns, again.returns)
+    np.testing.assert_array_equal(first.lengths, again.lengths)
+
+
+def test_every_policy_meets_the_same_episodes() -> None:
+    low, high = (lambda s: np.full((len(s), 1), -1.0)), (lambda s: np.full((len(s), 1), 1.0))
+    found = Evaluator("Pendulum-v1", episodes=2)([low, high, low], seed=0)
+    np.testing.assert_array_equal(found.returns[0], found.returns[2])
+    assert (found.returns[0] != found.returns[1]).all()
+    assert found.lengths.tolist() == [[200, 200]] * 3
+
+
+def test_actions_are_stretched_to_the_box_of_the_environment() -> None:
+    """Pendulum's box is [−2, 2]; a policy speaks [−1, 1]."""
+    found = Evaluator("Pendulum-v1", episodes=1)([lambda s: np.full((len(s), 1), -0.5)], seed=3)
+    assert found.returns[0, 0] == by_hand("Pendulum-v1", lambda s: np.full(1, -1.0, np.float32), 3)
+
+
+def test_a_box_of_minus_one_to_one_changes_no_bit() -> None:
+    unit = np.random.default_rng(0).uniform(-1e-3, 1e-3, 3).astype(np.float32)
+    action = ActionBox("Hopper-v4", acpo.make_env("Hopper-v4").action_space)(unit)
+    assert action.dtype == unit.dtype
+    np.testing.assert_array_equal(action, unit)
+
+
+def test_an_uneven_box_keeps_its_ends() -> None:
+    from gymnasium.spaces import Box
+
+    box = ActionBox("x", Box(np.array([0.0, -3.0]), np.array([4.0, 1.0]), dtype=np.float64))
+    np.testing.assert_array_equal(box(np.array([-1.0, 1.0])), [0.0, 1.0])
+    with pytest.raises(UserError, match="unbounded"):
+        ActionBox("x", Box(-np.inf, 1.0, (2,)))
+
+
+def test_other_sizes_are_refused_with_both_numbers() -> None:
+    with pytest.raises(UserError, match=r"The data has 17 observations and 6 .* has 11 and 3"):
+        Evaluator("Hopper-v4", episodes=1).check("The data", 17, 6)
+
+
+def test_scores_stretch_reference_returns_to_a_hundred() -> None:
+    score = normalized_score("Hopper-v4", np.array([-20.272305, 3234.3]))
+    np.testing.assert_allclose(score, [0.0, 100.0], atol=1e-9)  # type: ignore[arg-type]
+    assert normalized_score("Pendulum-v1", np.zeros(2)) is None
+    assert normalized_score(None, np.zeros(2)) is None
