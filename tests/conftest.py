@@ -21,6 +21,11 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest test first, so that it runs beside the others and not after them."""
+    items.sort(key=lambda item: item.path.name != "test_learning.py")
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Folder of real datasets; the test is skipped where it is absent."""

@@ -8,6 +8,7 @@ import sys
 COMMANDS = {
     "train": "train a policy on logged data, or on the built-in dataset",
     "evaluate": "roll out a trained policy and report raw returns and the normalised score",
+    "plot": "draw score and λ over the steps of a run",
     "collect": "train SAC in a Gymnasium task and record a dataset the way D4RL does",
     "bench": "measure updates per second beside a peer library (acpo bench speed)",
 }
@@ -19,7 +20,7 @@ Offline reinforcement learning with a constraint dial (λ) that turns itself.
 commands:
 {commands}
 
-acpo COMMAND --help tells more. Start with: acpo train --steps 20000
+acpo COMMAND --help tells more. Start with: acpo train --steps 25000
 """
 
 

@@ -69,7 +69,14 @@ def make_algorithm(name: str = "acpo", preset: str = "default") -> Any:
     if rule.lam_rate > 0:
         rule = replace(rule, lam_rate=1e-5)
     return replace(
-        algorithm, alpha=PAPER_ALPHA[suite], rule=rule, layer_norm=False, reward_scale=1.0
+        algorithm,
+        alpha=PAPER_ALPHA[suite],
+        rule=rule,
+        tau=5e-3,
+        entropy_scale=1.0,
+        actor_average=1.0,
+        layer_norm=False,
+        reward_scale=1.0,
     )
 
 

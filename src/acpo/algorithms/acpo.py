@@ -48,13 +48,13 @@ class ACPO:
 
     alpha: float = 0.1
     """α, the temperature: entropy's price in V's target and the scale of A in the weight."""
-    rule: cci.Rule = field(default_factory=cci.Rule)
+    rule: cci.Rule = cci.dual(rate=3e-5)
     """How λ moves."""
-    entropy_scale: float = 1.0
-    """Share of α that prices entropy in V's target; 1 is the paper's."""
+    entropy_scale: float = 0.1
+    """Share of α that prices entropy in V's target; 1 is the paper's (docs/defaults.md)."""
     gamma: float = 0.99
     """γ, the discount."""
-    tau: float = 5e-3
+    tau: float = 0.02
     """τ, rate of the soft target update."""
     actor_average: float = 1e-3
     """Rate of the running average of πθ that is evaluated and saved; 1 takes πθ itself."""
@@ -78,8 +78,6 @@ class ACPO:
     """Upper clip of the weight's exponent (4.6: weights up to 100)."""
     value_target: Literal["target", "online"] = "target"
     """Which critics V's target takes the minimum of."""
-    center_log_beta: bool = True
-    """In the weight, take log πβ(a|s) relative to its mean under πβ(·|s)."""
     layer_norm: bool = True
     """Layer normalisation in the critics' hidden layers."""
     normalize_observations: bool = True
@@ -151,20 +149,8 @@ class ACPO:
 
     def log_weight(self, advantage: Array, log_beta: Array, lam: Array) -> Array:
         """log w_λ, clipped from above before it is exponentiated."""
-        return jnp.minimum(
-            cci.log_weight(advantage, log_beta, lam, self.alpha), self.log_weight_max
-        )
-
-    def relative_log_beta(self, batch: Batch) -> Array:
-        """log πβ(a|s), less its mean under πβ(·|s) if `center_log_beta`.
-
-        The paper replaces the normaliser Z_λ(s) of π*_λ by V(s). Away from λ = α that leaves out
-        the factor E_{a~πβ}[πβ^{(λ−α)/α}], and the regression then weights *states* by how sharply
-        behaviour is determined there. Subtracting the mean restores that factor up to a constant
-        (exactly so for a Gaussian).
-        """
-        log_beta = self.clip(batch.log_beta)
-        return log_beta - self.clip(batch.log_beta_mean) if self.center_log_beta else log_beta
+        exponent = cci.log_weight(advantage, self.clip(log_beta), lam, self.alpha)
+        return jnp.minimum(exponent, self.log_weight_max)
 
     # --- one step -------------------------------------------------------------------------------
 
@@ -197,7 +183,7 @@ class ACPO:
                 q, batch.rewards, batch.terminals, next_v
             )
             policy_loss, policy_metrics = self.policy_loss(
-                head.log_prob(policy, batch.actions), advantage, self.relative_log_beta(batch), lam
+                head.log_prob(policy, batch.actions), advantage, batch.log_beta, lam
             )
             metrics = {
                 **value_metrics,
@@ -231,8 +217,7 @@ class ACPO:
         v = value(batch.observations)[..., 0]
         q = critic(batch.observations, batch.actions)
         advantage = q.min(axis=0) - v
-        log_beta_data = self.relative_log_beta(batch)
-        exponent = cci.log_weight(advantage, log_beta_data, state.lam, self.alpha)
+        exponent = cci.log_weight(advantage, self.clip(batch.log_beta), state.lam, self.alpha)
         weight = jnp.exp(jnp.minimum(exponent, self.log_weight_max))
         metrics = {
             "weights/clipped": jnp.mean(exponent > self.log_weight_max),

@@ -26,8 +26,8 @@ class Batch(NamedTuple):
     """Transitions (s, a, r, s', terminal), stacked on the first axis.
 
     `terminals` is 1.0 only where the environment truly ended; a time limit is 0.0. `behavior`
-    holds the parameters of πβ(·|s), `log_beta` log πβ(a|s) and `log_beta_mean` its mean over
-    a ~ πβ(·|s), for algorithms that fit πβ; None for the others.
+    holds the parameters of πβ(·|s) and `log_beta` log πβ(a|s), for algorithms that fit πβ;
+    None for the others.
     """
 
     observations: Array
@@ -37,7 +37,6 @@ class Batch(NamedTuple):
     terminals: Array
     behavior: Any = None
     log_beta: Any = None
-    log_beta_mean: Any = None
 
 
 def soft_update(target: T, online: T, tau: float) -> T:

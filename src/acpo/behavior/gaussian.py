@@ -9,7 +9,7 @@ row, so that no behaviour network runs inside the training loop.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -35,8 +35,8 @@ class BehaviorConfig:
     """Adam's step size for πβ."""
     batch_size: int = 256
     """Rows per step."""
-    max_steps: int = 20_000
-    """N_β at most; early stopping usually ends sooner."""
+    max_steps: int = 10_000
+    """N_β at most, rounded up to a look; early stopping usually ends sooner."""
     check_every: int = 500
     """Steps between two looks at the held-out episodes."""
     patience: int = 4
@@ -160,10 +160,12 @@ def fit(
     """
     if state is None:
         state = init(config, key, observations.shape[1], actions.shape[1])
-    held_rows = held_rows[:: max(1, len(held_rows) // MAX_HELD_ROWS)]
+    held_rows = held_rows[:: -(-len(held_rows) // MAX_HELD_ROWS)]
     device = [jnp.asarray(x) for x in (observations, actions, train_rows, held_rows)]
+    # Configs that differ only in when to stop share one compiled program.
+    compiled = replace(config, max_steps=0, patience=0)
     while state.step < config.max_steps and state.checks_since_best < config.patience:
-        state = _fit_until_check(state, key, *device, config=config, head=head)
+        state = _fit_until_check(state, key, *device, config=compiled, head=head)
         on_check(state)
     return GaussianBehavior(
         state.best_net, head, float(state.best_log_prob), int(state.step), state

@@ -192,14 +192,14 @@ def measure(rounds: int, seconds: float, peer: bool, say: Callable[[str], None])
     found, theirs, limit = both("ours"), both(PEER), both("numpy", "xla")
     fastest = max(rate for rate in found.values() if rate)
     peers = [rate for rate in theirs.values() if rate]
-    threads = max(found, key=lambda name: found[name] or 0.0)
+    best_at = max(found, key=lambda name: found[name] or 0.0)
     return {
         "updates_per_s": found,
         "peer": "d3rlpy 2.8 AWAC",
         "peer_updates_per_s": theirs,
         "ratio_to_peer": fastest / max(peers) if peers else None,
         "limit_updates_per_s": limit,
-        "share_of_limit": fastest / (limit[threads] or float("nan")),
+        "share_of_limit": fastest / (limit[best_at] or float("nan")),
         "share_of_limit_by_threads": {
             name: (found[name] or 0.0) / (limit[name] or float("nan")) for name in found
         },

@@ -24,7 +24,6 @@ from acpo.storage import load_tree, save_tree
 BEHAVIOR_SEED = 0
 RETURN_RANGE = 300.0
 HEAD_TRIAL_STEPS = 1_000
-MEAN_SAMPLES = 32
 
 
 class Normalizer(NamedTuple):
@@ -58,21 +57,21 @@ class Layout(NamedTuple):
     @property
     def width(self) -> int:
         """Columns of a packed row: s, s', a, r, terminal, and πβ's parameters with log πβ."""
-        density = self.behavior_dim + 2 if self.behavior_dim else 0
+        density = self.behavior_dim + 1 if self.behavior_dim else 0
         return 2 * self.observation_dim + self.action_dim + 2 + density
 
     def unpack(self, rows: Array) -> Batch:
         s, a, b = self
         ends = np.cumsum([s, s, a, 1, 1, b])
         columns = jnp.split(rows, ends, axis=-1)
-        observations, following, actions, rewards, terminals, behavior, log_betas = columns
+        observations, following, actions, rewards, terminals, behavior, log_beta = columns
         return Batch(
             observations,
             actions,
             rewards[..., 0],
             following,
             terminals[..., 0],
-            *((behavior, log_betas[..., 0], log_betas[..., 1]) if b else ()),
+            *((behavior, log_beta[..., 0]) if b else ()),
         )
 
 
@@ -127,7 +126,7 @@ def prepare(
     if needs_density:
         annotation = behavior.annotate(observations)
         behavior_dim = annotation.shape[1]
-        columns += [annotation, _log_betas(behavior.head, annotation, data.actions)]
+        columns += [annotation, _log_beta(behavior.head, annotation, data.actions)[:, None]]
         rule = algorithm.rule
         if rule.epsilon is None:
             epsilon = behavior.held_out_log_prob - rule.epsilon_margin
@@ -147,26 +146,17 @@ def _reward_scale(data: Dataset) -> float:
     return RETURN_RANGE / spread if spread > 0 else 1.0
 
 
-def _log_betas(head: Head, annotation: np.ndarray, actions: np.ndarray) -> np.ndarray:
-    """log πβ(a|s) of each row's action, and its mean over a ~ πβ(·|s): float32 [N, 2].
-
-    The mean is an average over the same few noises at every state: no closed form exists for the
-    squashed head, and common noise keeps the estimate smooth in s.
-    """
-    shape = (MEAN_SAMPLES // 2, actions.shape[1])
-    half = jax.random.normal(jax.random.key(BEHAVIOR_SEED), shape)
-    noises = jnp.concatenate([half, -half])
+def _log_beta(head: Head, annotation: np.ndarray, actions: np.ndarray) -> np.ndarray:
+    """log πβ(a|s) of each row's own action."""
 
     @jax.jit
-    def log_probs(annotation: Array, actions: Array) -> Array:
-        p = gaussian.annotated(annotation)
-        sampled = jax.lax.map(lambda noise: head.sample_with_log_prob(p, noise)[1], noises)
-        return jnp.stack([head.log_prob(p, actions), sampled.mean(axis=0)], axis=-1)
+    def log_prob(annotation: Array, actions: Array) -> Array:
+        return head.log_prob(gaussian.annotated(annotation), actions)
 
     step = gaussian.ROWS_AT_ONCE
     return np.concatenate(
         [
-            np.asarray(log_probs(annotation[i : i + step], actions[i : i + step]))
+            np.asarray(log_prob(annotation[i : i + step], actions[i : i + step]))
             for i in range(0, len(actions), step)
         ]
     )

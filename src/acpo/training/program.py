@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -19,9 +20,10 @@ DIAGNOSIS_BATCHES = 4
 def init(algorithm: Any, spec: Spec, seeds: Array) -> tuple[Any, Array]:
     """States and random keys for each seed, stacked on the first axis."""
     keys = jax.vmap(jax.random.key)(seeds)
-    # Under jit every output gets a buffer of its own, as donation needs: a target network that is
-    # the critic itself would be given away twice.
-    return jax.jit(jax.vmap(lambda key: algorithm.init(key, spec)))(keys), keys
+    # One seed at a time and not compiled: drawing a few matrices takes less time than compiling
+    # that. Stacking gives every leaf a buffer of its own, as donation needs.
+    states = [algorithm.init(key, spec) for key in keys]
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states), keys
 
 
 def make_chunk(algorithm: Any, layout: Layout, length: int) -> Callable[..., tuple[Any, Metrics]]:

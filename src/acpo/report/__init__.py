@@ -1,0 +1,1 @@
+"""Pictures of runs, made from a run directory alone."""

@@ -1,0 +1,71 @@
+"""The course of a run: score and λ over steps, with the regimes of λ marked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from acpo.errors import UserError
+from acpo.files import read_json, write_atomically
+
+
+def draw_run(run: Path, out: Path) -> None:
+    """Draw score (or return) and, where there is a dial, λ; mean and range over seeds."""
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        raise UserError("Drawing needs matplotlib: pip install 'acpo[plot]'.") from error
+    import polars as pl
+
+    if not (run / "evaluations.parquet").exists():
+        raise UserError(f"{run} is not a run directory with evaluations; train with --out first.")
+    metrics = pl.read_parquet(run / "metrics.parquet")
+    evaluations = pl.read_parquet(run / "evaluations.parquet")
+    summary: dict[str, Any] = {}
+    if (run / "summary.json").exists():
+        summary = read_json(run / "summary.json")
+    quantity = "score" if evaluations["score"].is_not_null().all() else "return"
+    dial = "dial/lambda" in metrics.columns
+    figure, axes = plt.subplots(1, 2 if dial else 1, figsize=(9 if dial else 4.5, 3.2))
+    left = axes[0] if dial else axes
+
+    per_seed = evaluations.group_by("step", "seed").agg(pl.col(quantity).mean())
+    _band(left, per_seed, quantity, "C0", "ACPO" if dial else "policy")
+    for key, text, colour in (
+        (f"data_mean_{quantity}", "the data's mean", "0.4"),
+        (f"behavior_cloning_{quantity}", "behaviour cloning", "C1"),
+    ):
+        if key in summary:
+            left.axhline(summary[key], color=colour, ls="--", lw=1, label=text)
+    left.set(xlabel="gradient steps", ylabel=f"normalised {quantity}", ylim=(0, None))
+    left.legend(frameon=False, fontsize=8)
+    if dial:
+        right = axes[1]
+        _band(right, metrics.select("step", "seed", "dial/lambda"), "dial/lambda", "C0", "λ")
+        alpha = read_json(run / "run.json")["algorithm_config"]["alpha"]
+        right.axhline(alpha, color="0.4", ls="--", lw=1, label="λ = α: KL-density constraint")
+        right.set(xlabel="gradient steps", ylabel="λ", ylim=(0, None))
+        right.legend(frameon=False, fontsize=8)
+    for axis in figure.axes:
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    kind = out.suffix.lstrip(".") or "png"
+    write_atomically(out, lambda file: figure.savefig(file, format=kind, dpi=150))
+    plt.close(figure)
+
+
+def _band(axis: Any, table: Any, column: str, colour: str, label: str) -> None:
+    """The mean over seeds as a line, the range over seeds as a band."""
+    import polars as pl
+
+    value = pl.col(column)
+    course = table.group_by("step").agg(
+        value.mean().alias("mean"), value.min().alias("low"), value.max().alias("high")
+    )
+    course = course.sort("step")
+    axis.plot(course["step"], course["mean"], color=colour, label=label)
+    if table["seed"].n_unique() > 1:
+        axis.fill_between(course["step"], course["low"], course["high"], color=colour, alpha=0.2)
