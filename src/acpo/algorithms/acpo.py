@@ -56,7 +56,7 @@ class ACPO:
     """γ, the discount."""
     tau: float = 0.02
     """τ, rate of the soft target update."""
-    actor_average: float = 1e-3
+    actor_average: float = 2e-4
     """Rate of the running average of πθ that is evaluated and saved; 1 takes πθ itself."""
     learning_rate: float = 5e-4
     """Adam's step size for actor, V and Q at the start …"""
