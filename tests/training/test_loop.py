@@ -96,7 +96,8 @@ def test_evaluation_episodes_start_from_their_own_seeds(run: Run) -> None:
     while not over:
         observation, reward, terminal, timeout, _ = env.step(run.policy(observation))
         total, over = total + float(reward), terminal or timeout
-    assert run.evaluations["return"][-1] == total
+    # Evaluation runs episodes as a batch, whose products may round differently.
+    assert run.evaluations["return"][-1] == pytest.approx(total, rel=1e-3)
 
 
 def test_each_seed_has_a_policy_and_a_final_return(data: Dataset) -> None:

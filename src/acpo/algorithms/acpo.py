@@ -48,7 +48,7 @@ class ACPO:
 
     alpha: float = 0.1
     """α, the temperature: entropy's price in V's target and the scale of A in the weight."""
-    rule: cci.Rule = cci.dual(rate=3e-5)
+    rule: cci.Rule = field(default_factory=lambda: cci.dual(rate=3e-5))
     """How λ moves."""
     entropy_scale: float = 0.1
     """Share of α that prices entropy in V's target; 1 is the paper's (docs/defaults.md)."""
