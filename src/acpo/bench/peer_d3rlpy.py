@@ -40,6 +40,9 @@ def measure(threads: int, seconds: float, sizes: tuple[int, int, int]) -> float:
 
 
 if __name__ == "__main__":
-    numbers = [float(word) for word in sys.argv[1:]]
-    shape = (int(numbers[2]), int(numbers[3]), int(numbers[4]))
-    print(measure(int(numbers[0]), numbers[1], shape))
+    from acpo.bench.speed import confine
+
+    threads, seconds, *sizes = (float(word) for word in sys.argv[1:])
+    confine(int(threads))
+    shape = (int(sizes[0]), int(sizes[1]), int(sizes[2]))
+    print(measure(int(threads), seconds, shape))

@@ -150,7 +150,7 @@ def _measure(what: str, threads: int, seconds: float) -> float | None:
         sizes = [str(size) for size in (OBSERVATION_DIM, ACTION_DIM, BATCH)]
         command = [sys.executable, str(PEER_SCRIPT), str(threads), str(seconds), *sizes]
     else:
-        command = [sys.executable, "-m", "acpo.bench.speed", what, str(seconds)]
+        command = [sys.executable, "-m", "acpo.bench.speed", what, str(threads), str(seconds)]
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     done = subprocess.run(
         command,
@@ -158,14 +158,14 @@ def _measure(what: str, threads: int, seconds: float) -> float | None:
         text=True,
         check=False,
         env={**os.environ, **dict.fromkeys(names, str(threads))},
-        preexec_fn=lambda: _confine(threads),
     )
     if done.returncode:
         return None
     return float(done.stdout.strip().splitlines()[-1])
 
 
-def _confine(threads: int) -> None:
+def confine(threads: int) -> None:
+    """Keep this process to its first `threads` CPUs; before JAX or torch is imported."""
     # XLA sizes its thread pool by the CPUs a process may use. Not every system can tell it.
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
@@ -217,4 +217,5 @@ def measure(rounds: int, seconds: float, peer: bool, say: Callable[[str], None])
 
 
 if __name__ == "__main__":
-    print(WORKERS[sys.argv[1]](float(sys.argv[2])))
+    confine(int(sys.argv[2]))
+    print(WORKERS[sys.argv[1]](float(sys.argv[3])))
