@@ -57,8 +57,7 @@ class MLP(eqx.Module):
 class TwinQ(eqx.Module):
     """Two independent critics Q_φ1, Q_φ2; returns their values stacked on a first axis.
 
-    Kept as two networks, not one batched product: XLA's CPU backend runs the two chains of plain
-    products faster than one chain of batched ones (docs/performance.md).
+    Two networks and not one batched product, which was no faster on a CPU (docs/performance.md).
     """
 
     q1: MLP

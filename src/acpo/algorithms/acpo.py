@@ -47,7 +47,7 @@ class ACPO:
     """
 
     alpha: float = 0.1
-    """α, the temperature: entropy's price in V's target and the scale of A in the weight."""
+    """α, the temperature: scale of A in the weight and, times `entropy_scale`, entropy's price."""
     rule: cci.Rule = field(default_factory=lambda: cci.dual(rate=3e-5))
     """How λ moves."""
     entropy_scale: float = 0.1
@@ -79,7 +79,7 @@ class ACPO:
     value_target: Literal["target", "online"] = "target"
     """Which critics V's target takes the minimum of."""
     layer_norm: bool = True
-    """Layer normalisation in the critics' hidden layers."""
+    """Layer normalisation in the hidden layers of Q and V."""
     normalize_observations: bool = True
     """Z-score observations with the data's mean and deviation; the policy carries both."""
     reward_scale: float | None = None
@@ -126,7 +126,10 @@ class ACPO:
     # --- losses ---------------------------------------------------------------------------------
 
     def value_loss(self, v: Array, q: Array, log_pi: Array) -> tuple[Array, Metrics]:
-        """L_V = ½ (V(s) − Y_V)², Y_V = min_i Q_i(s,a) − α log πθ(a|s), a ~ πθ   (Eq-Loss-V)."""
+        """L_V = ½ (V(s) − Y_V)², Y_V = min_i Q_i(s,a) − c α log πθ(a|s), a ~ πθ   (Eq-Loss-V).
+
+        c is `entropy_scale`; the paper has c = 1.
+        """
         target = q.min(axis=0) - self.entropy_scale * self.alpha * self.clip(log_pi)
         loss = 0.5 * jnp.mean((v - jax.lax.stop_gradient(target)) ** 2)
         return loss, {"value/loss": loss, "value/v": v.mean()}

@@ -53,7 +53,7 @@ def make_chunk(algorithm: Any, layout: Layout, length: int) -> Callable[..., tup
     def chunk(states: Any, keys: Array, step: Array, rows: Array) -> tuple[Any, Metrics]:
         if len(keys) > 1:
             return jax.vmap(one_seed, in_axes=(0, 0, None, None))(states, keys, step, rows)
-        # One seed: plain products are faster than batched ones with a batch of one.
+        # One seed needs no batched products.
         state, metrics = one_seed(jax.tree.map(lambda x: x[0], states), keys[0], step, rows)
         return jax.tree.map(lambda x: x[None], (state, metrics))
 
