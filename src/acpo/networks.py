@@ -33,17 +33,20 @@ class MLP(eqx.Module):
 
     @classmethod
     def create(cls, key: Array, sizes: Sequence[int], layer_norm: bool = False) -> MLP:
-        """Draw weights and biases uniformly within ±1/√fan_in, as the field's codes do."""
-        keys = jax.random.split(key, 2 * (len(sizes) - 1))
-        weights, biases = [], []
-        for i, (fan_in, fan_out) in enumerate(pairwise(sizes)):
+        """Draw weights and biases uniformly within ±1/√fan_in, as the field's codes do.
+
+        numpy draws them, seeded by the key: JAX would compile one program per shape, which took
+        longer than everything else before the first update but the update's own compilation.
+        """
+        rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+
+        def draw(fan_in: int, *shape: int) -> Array:
             bound = 1.0 / np.sqrt(fan_in)
-            shape = (fan_in, fan_out)
-            weights.append(jax.random.uniform(keys[2 * i], shape, minval=-bound, maxval=bound))
-            biases.append(
-                jax.random.uniform(keys[2 * i + 1], (fan_out,), minval=-bound, maxval=bound)
-            )
-        return cls(tuple(weights), tuple(biases), layer_norm)
+            return jnp.asarray(rng.uniform(-bound, bound, shape).astype(np.float32))
+
+        layers = [(draw(i, i, o), draw(i, o)) for i, o in pairwise(sizes)]
+        weights, biases = zip(*layers, strict=True)
+        return cls(weights, biases, layer_norm)
 
     def __call__(self, x: Array) -> Array:
         for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):

@@ -233,12 +233,15 @@ def test_annotation_is_the_net_evaluated_at_each_row(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, (behavior, _) = draw(kind), fitted(kind)
-    # Three chunks, the last one short.
-    monkeypatch.setattr(gaussian, "ROWS_AT_ONCE", ROWS * 2 // 5)
-    annotation = behavior.annotate(data.observations)
-    assert annotation.shape == (ROWS, 4)
+    # Seven parts that do not divide the rows evenly, so that the last overlaps.
+    assert ROWS % 7
+    monkeypatch.setattr(gaussian, "ROWS_AT_ONCE", ROWS // 7 + 1)
+    annotation = behavior.annotate(data.observations, data.actions)
+    assert annotation.shape == (ROWS, 5)
     assert annotation.dtype == np.float32
     direct = behavior.head.parameters(behavior.net(data.observations))
-    read = gaussian.annotated(annotation)
+    read = gaussian.annotated(annotation[:, :4])
+    log_prob = behavior.head.log_prob(direct, data.actions)
+    np.testing.assert_allclose(annotation[:, 4], log_prob, atol=1e-4)
     np.testing.assert_allclose(read.mean, direct.mean, atol=1e-5)
     np.testing.assert_allclose(read.log_std, direct.log_std, atol=1e-5)

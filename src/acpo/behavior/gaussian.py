@@ -69,21 +69,28 @@ class GaussianBehavior(NamedTuple):
     steps: int
     state: FitState
 
-    def annotate(self, observations: np.ndarray) -> np.ndarray:
-        """Mean and log σ of πβ at each observation, side by side: float32 [N, 2·a_dim]."""
+    def annotate(self, observations: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """Per row: mean and log σ of πβ(·|s), then log πβ(a|s). float32 [N, 2·a_dim + 1]."""
 
         @jax.jit
-        def parameters(x: Array) -> Array:
-            return jnp.concatenate(self.head.parameters(self.net(x)), axis=-1)
+        def annotation(observations: Array, actions: Array) -> Array:
+            p = self.head.parameters(self.net(observations))
+            return jnp.concatenate([*p, self.head.log_prob(p, actions)[:, None]], axis=-1)
 
-        chunks = range(0, len(observations), ROWS_AT_ONCE)
-        return np.concatenate(
-            [np.asarray(parameters(observations[i : i + ROWS_AT_ONCE])) for i in chunks]
-        )
+        rows = len(actions)
+        parts = -(-rows // ROWS_AT_ONCE)
+        size = -(-rows // parts)
+        found = np.empty((rows, 2 * actions.shape[1] + 1), np.float32)
+        for i in range(parts):
+            # The last part reaches back into the one before: one shape, one compilation.
+            start = min(i * size, rows - size)
+            part = slice(start, start + size)
+            found[part] = annotation(observations[part], actions[part])
+        return found
 
 
 def annotated(annotation: Array) -> Gaussian:
-    """Read a row's annotation back as the parameters of πβ(·|s)."""
+    """The parameters of πβ(·|s), read back from a row's annotation without its log πβ(a|s)."""
     return Gaussian(*jnp.split(annotation, 2, axis=-1))
 
 

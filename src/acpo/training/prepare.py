@@ -124,9 +124,8 @@ def prepare(
             "behavior_held_out_log_prob": behavior.held_out_log_prob,
         }
     if needs_density:
-        annotation = behavior.annotate(observations)
-        behavior_dim = annotation.shape[1]
-        columns += [annotation, _log_beta(behavior.head, annotation, data.actions)[:, None]]
+        behavior_dim = 2 * data.action_dim
+        columns.append(behavior.annotate(observations, data.actions))
         rule = algorithm.rule
         if rule.epsilon is None:
             epsilon = behavior.held_out_log_prob - rule.epsilon_margin
@@ -146,22 +145,6 @@ def _reward_scale(data: Dataset) -> float:
     return RETURN_RANGE / spread if spread > 0 else 1.0
 
 
-def _log_beta(head: Head, annotation: np.ndarray, actions: np.ndarray) -> np.ndarray:
-    """log πβ(a|s) of each row's own action."""
-
-    @jax.jit
-    def log_prob(annotation: Array, actions: Array) -> Array:
-        return head.log_prob(gaussian.annotated(annotation), actions)
-
-    step = gaussian.ROWS_AT_ONCE
-    return np.concatenate(
-        [
-            np.asarray(log_prob(annotation[i : i + step], actions[i : i + step]))
-            for i in range(0, len(actions), step)
-        ]
-    )
-
-
 def _fit(
     data: Dataset,
     observations: np.ndarray,
@@ -173,12 +156,12 @@ def _fit(
     config = algorithm.behavior
     train_rows, held_rows = data.split(config.held_out, BEHAVIOR_SEED)
     key = jax.random.key(BEHAVIOR_SEED)
-    like = jax.eval_shape(lambda: gaussian.init(config, key, data.observation_dim, data.action_dim))
+    start = gaussian.init(config, key, data.observation_dim, data.action_dim)
 
     def fit(kind: str, max_steps: int, state: FitState | None = None) -> GaussianBehavior:
         path = directory / "behavior" / f"{kind}.npz" if directory else None
         if state is None and path and path.exists():
-            state = load_tree(path, like)[0]
+            state = load_tree(path, start)[0]
 
         def on_check(state: FitState) -> None:
             if path:
