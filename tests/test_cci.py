@@ -83,6 +83,12 @@ def test_lambda_rises_when_the_constraint_is_violated_and_falls_when_it_is_slack
     assert float(cci.dual_step(1.0, slack, 2.0, 0.1)) == pytest.approx(1.0)
 
 
+def test_a_bound_on_the_slack_limits_how_far_one_step_goes() -> None:
+    for mean, expected in [(-50.0, 1.03), (-0.2, 1.02), (0.1, 0.99), (50.0, 0.97)]:
+        found = float(cci.dual_step(1.0, np.full(4, mean), 0.0, 0.1, slack_max=0.3))
+        assert found == pytest.approx(expected)
+
+
 def test_lambda_never_falls_below_zero() -> None:
     assert float(cci.dual_step(0.1, np.array([100.0]), 0.0, 0.1)) == 0.0
     # … and leaves zero again as soon as the constraint is violated.

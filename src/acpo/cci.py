@@ -35,11 +35,19 @@ class Rule:
     """λ before the first step. None: α."""
     lam_rate: float = 1e-5
     """η_λ, step size of the dual update. 0 holds λ where it starts."""
+    slack_max: float | None = None
+    """The slack E[log πβ] − ε enters the dual step clipped to ± this (nats). A policy that has not
+    learned to act yet is infeasible through no fault of λ, and should not throw it far."""
 
 
-def dual(epsilon: float | None = None, start: float | None = None, rate: float = 1e-5) -> Rule:
+def dual(
+    epsilon: float | None = None,
+    start: float | None = None,
+    rate: float = 1e-5,
+    slack_max: float | None = None,
+) -> Rule:
     """ACPO's rule: λ ← [λ − rate·(E[log πβ] − ε)]₊ from λ = start (α where None)."""
-    return Rule(epsilon=epsilon, lam_start=start, lam_rate=rate)
+    return Rule(epsilon=epsilon, lam_start=start, lam_rate=rate, slack_max=slack_max)
 
 
 def fixed(lam: float | None = None) -> Rule:
@@ -52,12 +60,22 @@ def log_weight(advantage: ArrayLike, log_beta: ArrayLike, lam: ArrayLike, alpha:
     return jnp.asarray(advantage) / alpha + (jnp.asarray(lam) - alpha) / alpha * log_beta
 
 
-def dual_step(lam: ArrayLike, log_beta: ArrayLike, epsilon: ArrayLike, rate: float) -> Array:
+def dual_step(
+    lam: ArrayLike,
+    log_beta: ArrayLike,
+    epsilon: ArrayLike,
+    rate: float,
+    slack_max: float | None = None,
+) -> Array:
     """λ ← [λ − η_λ (E[log πβ(a|s)] − ε)]₊ with a ~ πθ(·|s)   (Eq-lambda-descend).
 
     `log_beta` is the batch of log πβ at actions *sampled from the policy*, not at dataset actions.
+    `slack_max` clips E[log πβ] − ε from both sides.
     """
-    return jnp.maximum(lam - rate * (jnp.mean(jnp.asarray(log_beta)) - epsilon), 0.0)
+    slack = jnp.mean(jnp.asarray(log_beta)) - epsilon
+    if slack_max is not None:
+        slack = jnp.clip(slack, -slack_max, slack_max)
+    return jnp.maximum(lam - rate * slack, 0.0)
 
 
 def closed_form(q: ArrayLike, log_beta: ArrayLike, lam: ArrayLike, alpha: float) -> Array:

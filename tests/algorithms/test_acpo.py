@@ -175,7 +175,10 @@ def reference_update(
 
     log_beta_sampled = log_density(config, b.behavior[:, :A], np.exp(b.behavior[:, A:]), sampled)
     constraint = clip(log_beta_sampled).mean()
-    lam = max(ref.lam - config.rule.lam_rate * (constraint - config.epsilon), 0.0)
+    slack = constraint - config.epsilon
+    if config.rule.slack_max is not None:
+        slack = np.clip(slack, -config.rule.slack_max, config.rule.slack_max)
+    lam = max(ref.lam - config.rule.lam_rate * slack, 0.0)
 
     bootstrap = ref.target if config.value_target == "target" else critic
     entropy_price = config.entropy_scale * config.alpha
@@ -215,7 +218,7 @@ def reference_update(
     target = jax.tree.map(
         lambda old, new: (1 - config.tau) * old + config.tau * new, ref.target, nets["critic"]
     )
-    share = config.actor_average
+    share = max(config.actor_average, 1.0 / t)
     average = jax.tree.map(
         lambda old, new: (1 - share) * old + share * new, ref.average, nets["actor"]
     )
@@ -236,7 +239,11 @@ VARIANTS = {
     "plain": make(),
     "squashed with layer norm": make(head="squashed", layer_norm=True),
     "online critics in V's target": make(value_target="online"),
-    "departures from the paper": make(entropy_scale=0.3, actor_average=0.2),
+    "departures from the paper": make(
+        rule=cci.dual(epsilon=-1.0, start=0.7, rate=0.05, slack_max=0.1),
+        entropy_scale=0.3,
+        actor_average=0.2,
+    ),
 }
 
 

@@ -48,7 +48,7 @@ class ACPO:
 
     alpha: float = 0.1
     """α, the temperature: scale of A in the weight and, times `entropy_scale`, entropy's price."""
-    rule: cci.Rule = field(default_factory=lambda: cci.dual(rate=3e-5))
+    rule: cci.Rule = field(default_factory=lambda: cci.dual(rate=3e-5, slack_max=0.3))
     """How λ moves."""
     entropy_scale: float = 0.1
     """Share of α that prices entropy in V's target; 1 is the paper's (docs/defaults.md)."""
@@ -56,7 +56,7 @@ class ACPO:
     """γ, the discount."""
     tau: float = 0.02
     """τ, rate of the soft target update."""
-    actor_average: float = 2e-4
+    actor_average: float = 2e-3
     """Rate of the running average of πθ that is evaluated and saved; 1 takes πθ itself."""
     learning_rate: float = 5e-4
     """Adam's step size for actor, V and Q at the start …"""
@@ -172,7 +172,9 @@ class ACPO:
             log_beta = self.clip(head.log_prob(annotated(batch.behavior), actions))
             lam = state.lam
             if self.rule.lam_rate > 0:
-                lam = cci.dual_step(lam, log_beta, self.epsilon, self.rule.lam_rate)
+                lam = cci.dual_step(
+                    lam, log_beta, self.epsilon, self.rule.lam_rate, self.rule.slack_max
+                )
 
             v = trained.value(batch.observations)[..., 0]
             next_v = trained.value(batch.next_observations)[..., 0]
@@ -203,7 +205,7 @@ class ACPO:
         return ACPOState(
             trained=trained,
             target=soft_update(state.target, trained.critic, self.tau),
-            average=soft_update(state.average, trained.actor, self.actor_average),
+            average=state.schedule.average(state.average, trained.actor, self.actor_average),
             lam=lam,
             optimiser=optimiser,
             schedule=state.schedule.next(),

@@ -39,7 +39,7 @@ class Batch(NamedTuple):
     log_beta: Any = None
 
 
-def soft_update(target: T, online: T, tau: float) -> T:
+def soft_update(target: T, online: T, tau: float | Array) -> T:
     """φ' ← (1 − τ) φ' + τ φ."""
     return jax.tree.map(lambda t, o: t + tau * (o - t), target, online)
 
@@ -58,6 +58,11 @@ class Schedule(NamedTuple):
         """last + (first − last)·½(1 + cos(π t/T)), constant after T."""
         share = jnp.minimum(self.step / self.total, 1.0)
         return last + (first - last) * 0.5 * (1.0 + jnp.cos(jnp.pi * share))
+
+    def average(self, average: T, online: T, rate: float) -> T:
+        """Running average of `online`: the plain mean of what it has been, until 1/rate steps are
+        gone, then an exponential one. What stood there before the first step leaves no trace."""
+        return soft_update(average, online, jnp.maximum(rate, 1.0 / (self.step + 1)))
 
     def next(self) -> Schedule:
         return Schedule(self.step + 1, self.total)

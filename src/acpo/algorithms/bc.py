@@ -17,6 +17,8 @@ from acpo.networks import MLP, Head
 
 class BCState(NamedTuple):
     actor: MLP
+    average: MLP
+    """Running average of the actor; the policy that is evaluated and saved."""
     optimiser: optax.OptState
     schedule: Schedule
 
@@ -29,6 +31,8 @@ class BC:
     """Adam's step size at the start …"""
     final_learning_rate: float = 1e-4
     """… and at the end of the run, by a cosine."""
+    actor_average: float = 2e-3
+    """Rate of the running average of πθ that is evaluated and saved, as in ACPO; 1: πθ itself."""
     batch_size: int = 256
     """Transitions per update."""
     hidden: tuple[int, ...] = (256, 256)
@@ -50,10 +54,11 @@ class BC:
 
     def init(self, key: Array, spec: Spec) -> BCState:
         actor = MLP.create(key, (spec.observation_dim, *self.hidden, 2 * spec.action_dim))
-        return BCState(actor, optax.scale_by_adam().init(actor), Schedule.start(spec.total_steps))
+        optimiser = optax.scale_by_adam().init(actor)
+        return BCState(actor, actor, optimiser, Schedule.start(spec.total_steps))
 
     def actor(self, state: BCState) -> MLP:
-        return state.actor
+        return state.average
 
     def policy_loss(self, actor: MLP, batch: Batch) -> tuple[Array, Metrics]:
         """−E_D[log πθ(a|s)]."""
@@ -65,7 +70,8 @@ class BC:
         gradient, metrics = jax.grad(self.policy_loss, has_aux=True)(state.actor, batch)
         rate = state.schedule.cosine(self.learning_rate, self.final_learning_rate)
         actor, optimiser = adam_step(state.actor, gradient, state.optimiser, rate)
-        return BCState(actor, optimiser, state.schedule.next()), metrics
+        average = state.schedule.average(state.average, actor, self.actor_average)
+        return BCState(actor, average, optimiser, state.schedule.next()), metrics
 
     def diagnose(self, state: BCState, batch: Batch, key: Array) -> Metrics:
         policy = self.policy_head.parameters(state.actor(batch.observations))
