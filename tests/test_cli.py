@@ -74,8 +74,8 @@ def test_bad_input_gives_one_sentence_and_no_traceback(tmp_path: Path) -> None:
 
 BAD_TRAINING = {
     "not an HDF5 file": (["{text}"], "cannot be read as HDF5"),
-    "an unknown dataset": (["hoper-mixture"], "No dataset is named 'hoper-mixture'"),
-    "a misspelt dataset": (["builtin/hoper-mixture"], "did you mean 'builtin/hopper-mixture'"),
+    "an unknown dataset": (["hoper-replay"], "No dataset is named 'hoper-replay'"),
+    "a misspelt dataset": (["builtin/hoper-replay"], "did you mean 'builtin/hopper-replay'"),
     "an unknown algorithm": (["{data}", "--algorithm", "awacs"], "Did you mean 'awac'?"),
     "an unknown preset": (["{data}", "--preset", "paper-d4rl-hoper"], "'paper-d4rl-hopper'?"),
     "a flag without value": (["{data}", "--algorithm"], "--algorithm needs a value"),

@@ -1,4 +1,4 @@
-"""A real short training on the built-in data: the critic learns values, the dial holds ε."""
+"""Real short trainings on the built-in data: ACPO ends above cloning, Q ranks, the dial follows ε."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from acpo.training import program
 from acpo.training.prepare import prepare
 
 STEPS = 3_000
+ENOUGH_STEPS = 8_000
 
 
 def discounted_returns(data: acpo.Dataset, gamma: float) -> np.ndarray:
@@ -26,8 +27,19 @@ def discounted_returns(data: acpo.Dataset, gamma: float) -> np.ndarray:
     return returns
 
 
+def test_acpo_ends_above_behaviour_cloning() -> None:
+    """Cloning 611 episodes of ever-changing policies falls over after some 75 steps: a return of
+    192, with a deviation of 4 over five seeds. Four seeds of ACPO at this length ended at MEASURED.
+    """
+    data = acpo.load_dataset("builtin/hopper-replay")
+    schedule = {"steps": ENOUGH_STEPS, "eval_every": ENOUGH_STEPS, "episodes": 20}
+    learned = acpo.train(data, acpo.ACPO(), **schedule).final_returns.mean()
+    cloned = acpo.train(data, acpo.BC(head="squashed"), **schedule).final_returns.mean()
+    assert learned > cloned + MARGIN
+
+
 def test_q_ranks_the_data_and_lambda_follows_the_constraint() -> None:
-    data = acpo.load_dataset("builtin/hopper-mixture")
+    data = acpo.load_dataset("builtin/hopper-replay")
     prepared = prepare(data, acpo.ACPO(behavior=BehaviorConfig(max_steps=1_000)))
     algorithm = prepared.algorithm
     spec = Spec(data.observation_dim, data.action_dim, STEPS)

@@ -1,7 +1,7 @@
 """acpo: offline reinforcement learning with a constraint dial that turns itself.
 
 >>> import acpo
->>> data = acpo.load_dataset("builtin/hopper-mixture")
+>>> data = acpo.load_dataset("builtin/hopper-replay")
 >>> run = acpo.train(data, acpo.ACPO(), steps=25_000)
 >>> action = run.policy(data.observations[0])
 """

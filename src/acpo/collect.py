@@ -34,7 +34,7 @@ RECIPES = {
     "medium": {"medium": 1.0},
     "expert": {"expert": 1.0},
     "medium-expert": {"medium": 0.5, "expert": 0.5},
-    "mixture": {"medium": 0.8, "replay": 0.2},
+    "mixture": {"replay": 0.4, "medium": 0.4, "expert": 0.2},
 }
 MEDIUM_SHARE = 1.0 / 3.0
 RANDOM_STEPS = 5_000  # uniform actions before SAC's own, so that the buffer covers the box

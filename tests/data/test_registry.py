@@ -68,7 +68,7 @@ def test_a_path_that_is_absent_is_reported_in_full(
         load_dataset(text)
 
 
-@pytest.mark.parametrize("text", ["builtin/hoper-mixture", "hopper-mixture", "builtin/hopper"])
+@pytest.mark.parametrize("text", ["builtin/hoper-replay", "hopper-replay", "builtin/hopper"])
 def test_the_nearest_name_is_suggested(text: str) -> None:
     with pytest.raises(UserError, match=f"No dataset is named '{text}'.*did you mean '{DEFAULT}'"):
         load_dataset(text)
@@ -97,7 +97,7 @@ def test_the_builtin_dataset_is_called_by_its_name(
     monkeypatch.setattr(acpo.data, "__file__", str(hdf5.parent / "__init__.py"))
     with pytest.raises(UserError, match=r"missing from this installation.*Reinstall acpo"):
         load_dataset(DEFAULT)
-    hdf5.rename(folder / "hopper-mixture.hdf5")
+    hdf5.rename(folder / "hopper-replay.hdf5")
     data = load_dataset(DEFAULT)
     assert (data.name, data.source) == (DEFAULT, DEFAULT)
     assert data.environment == "Hopper-v4"

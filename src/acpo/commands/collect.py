@@ -23,7 +23,7 @@ class CollectArguments:
     """Gymnasium id, such as Hopper-v4."""
     out: Path
     """HDF5 file to write."""
-    recipe: str = "mixture"
+    recipe: str = "replay"
     """random, replay, medium, expert, medium-expert, mixture, or shares: medium:0.7+expert:0.3."""
     steps: int = 200_000
     """Environment steps of the SAC training, one update each."""

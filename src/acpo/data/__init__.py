@@ -15,7 +15,7 @@ from acpo.errors import UserError
 
 __all__ = ["DEFAULT", "NAMES", "ConstantColumns", "Dataset", "from_arrays", "load_dataset"]
 
-DEFAULT = "builtin/hopper-mixture"
+DEFAULT = "builtin/hopper-replay"
 
 _LOADERS: dict[str, Callable[..., Dataset]] = {
     ".hdf5": d4rl.load,
@@ -29,7 +29,7 @@ _SIGNATURES: dict[bytes, Callable[..., Dataset]] = {
 
 
 def _hopper_mixture(*, constant_columns: ConstantColumns = "refuse") -> Dataset:
-    path = Path(__file__).parent / "builtin" / "hopper-mixture.hdf5"
+    path = Path(__file__).parent / "builtin" / "hopper-replay.hdf5"
     if not path.exists():
         raise UserError(f"{DEFAULT} is missing from this installation: no {path}. Reinstall acpo.")
     return replace(d4rl.load(path, constant_columns=constant_columns), name=DEFAULT, source=DEFAULT)

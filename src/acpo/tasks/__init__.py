@@ -30,7 +30,11 @@ REFERENCES = {
 }
 
 # Mean return of behaviour cloning, by the fingerprint of the dataset it was measured on.
-BEHAVIOR_CLONING: dict[str, float] = {}
+BEHAVIOR_CLONING: dict[str, float] = {
+    # builtin/hopper-replay: `acpo train --algorithm bc --seeds 5 --steps 30000 --episodes 20`,
+    # last checkpoint, deviation over seeds 4.
+    "af7bb43f1e05ceef": 192.0,
+}
 
 
 def make_env(environment: str) -> gymnasium.Env:
