@@ -28,14 +28,17 @@ def discounted_returns(data: acpo.Dataset, gamma: float) -> np.ndarray:
 
 
 def test_acpo_ends_above_behaviour_cloning() -> None:
-    """Cloning 611 episodes of ever-changing policies falls over after some 75 steps: a return of
-    192, with a deviation of 4 over five seeds. Four seeds of ACPO at this length ended at MEASURED.
+    """Cloning every policy an online learner has been returns 192, with a deviation of 4 over five
+    seeds. ACPO at this length returned 634, 588, 654 and 662 with seeds 0 to 3: half of that gap is
+    several times what other seeds or another CPU's rounding can explain.
     """
     data = acpo.load_dataset("builtin/hopper-replay")
     schedule = {"steps": ENOUGH_STEPS, "eval_every": ENOUGH_STEPS, "episodes": 20}
-    learned = acpo.train(data, acpo.ACPO(), **schedule).final_returns.mean()
-    cloned = acpo.train(data, acpo.BC(head="squashed"), **schedule).final_returns.mean()
-    assert learned > cloned + MARGIN
+    algorithm = acpo.ACPO(behavior=BehaviorConfig(max_steps=3_000))
+    learned = acpo.train(data, algorithm, **schedule).final_returns
+    cloned = acpo.train(data, acpo.BC(head="squashed"), **schedule).final_returns
+    assert learned is not None and cloned is not None
+    assert learned.mean() > cloned.mean() + 220
 
 
 def test_q_ranks_the_data_and_lambda_follows_the_constraint() -> None:
