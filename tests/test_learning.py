@@ -1,4 +1,4 @@
-"""Real short trainings on the built-in data: ACPO ends above cloning, Q ranks, the dial follows ε."""
+"""Real short trainings on the built-in data: ACPO beats cloning, Q ranks, the dial follows ε."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def test_acpo_ends_above_behaviour_cloning() -> None:
     algorithm = acpo.ACPO(behavior=BehaviorConfig(max_steps=3_000))
     learned = acpo.train(data, algorithm, **schedule).final_returns
     cloned = acpo.train(data, acpo.BC(head="squashed"), **schedule).final_returns
-    assert learned is not None and cloned is not None
+    assert learned is not None
+    assert cloned is not None
     assert learned.mean() > cloned.mean() + 220
 
 
