@@ -40,15 +40,21 @@ def draw_run(run: Path, out: Path) -> None:
     ):
         if key in summary:
             left.axhline(summary[key], color=colour, ls="--", lw=1, label=text)
-    left.set(xlabel="gradient steps", ylabel=f"normalised {quantity}", ylim=(0, None))
-    left.legend(frameon=False, fontsize=8)
+    left.set(
+        xlabel="gradient steps", ylabel="normalised score" if quantity == "score" else "return"
+    )
+    if left.get_ylim()[0] > 0:
+        left.set_ylim(bottom=0)
+    # Above the axes, where no line can run through it.
+    above = {"loc": "lower left", "bbox_to_anchor": (0, 1), "frameon": False, "fontsize": 8}
+    left.legend(**above, ncols=3)
     if dial:
         right = axes[1]
         _band(right, metrics.select("step", "seed", "dial/lambda"), "dial/lambda", "C0", "λ")
         alpha = read_json(run / "run.json")["algorithm_config"]["alpha"]
         right.axhline(alpha, color="0.4", ls="--", lw=1, label="λ = α: KL-density constraint")
         right.set(xlabel="gradient steps", ylabel="λ", ylim=(0, None))
-        right.legend(frameon=False, fontsize=8)
+        right.legend(**above, ncols=2)
     for axis in figure.axes:
         axis.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
