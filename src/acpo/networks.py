@@ -60,8 +60,8 @@ class MLP(eqx.Module):
 def _normalize(x: Array) -> Array:
     """Each row less its mean, over its deviation.
 
-    The means are products with a column of 1/n: on a CPU, XLA vectorises products and does not
-    vectorise sums along a row (docs/performance.md).
+    The means are products with a column of 1/n, which XLA computes faster on a CPU than sums
+    along a row (docs/performance.md).
     """
     average = jnp.full((x.shape[-1], 1), 1.0 / x.shape[-1], x.dtype)
     x = x - x @ average

@@ -28,7 +28,7 @@ _SIGNATURES: dict[bytes, Callable[..., Dataset]] = {
 }
 
 
-def _hopper_mixture(*, constant_columns: ConstantColumns = "refuse") -> Dataset:
+def _hopper_replay(*, constant_columns: ConstantColumns = "refuse") -> Dataset:
     path = Path(__file__).parent / "builtin" / "hopper-replay.hdf5"
     if not path.exists():
         raise UserError(f"{DEFAULT} is missing from this installation: no {path}. Reinstall acpo.")
@@ -36,7 +36,7 @@ def _hopper_mixture(*, constant_columns: ConstantColumns = "refuse") -> Dataset:
 
 
 # Every name takes the keyword `constant_columns`, as `load_dataset` does.
-NAMES: dict[str, Callable[..., Dataset]] = {DEFAULT: _hopper_mixture}
+NAMES: dict[str, Callable[..., Dataset]] = {DEFAULT: _hopper_replay}
 
 
 def load_dataset(

@@ -160,8 +160,8 @@ def _fit(
 
     def fit(kind: str, max_steps: int, state: FitState | None = None) -> GaussianBehavior:
         path = directory / "behavior" / f"{kind}.npz" if directory else None
-        if state is None and path and path.exists():
-            state = load_tree(path, start)[0]
+        if state is None:
+            state = load_tree(path, start)[0] if path and path.exists() else start
 
         def on_check(state: FitState) -> None:
             if path:
