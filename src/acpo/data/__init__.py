@@ -10,7 +10,8 @@ from pathlib import Path
 
 from acpo.data import d4rl, neorl2
 from acpo.data.checks import readable_file
-from acpo.data.dataset import ConstantColumns, Dataset, from_arrays
+from acpo.data.dataset import Dataset, from_arrays
+from acpo.data.options import ConstantColumns
 from acpo.errors import UserError
 
 __all__ = ["DEFAULT", "NAMES", "ConstantColumns", "Dataset", "from_arrays", "load_dataset"]

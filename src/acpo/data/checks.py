@@ -60,33 +60,36 @@ def vector(source: str, field: str, values: Any) -> FloatArray:
     return _float32(_squeezed(source, field, values))
 
 
-def flags(source: str, field: str, values: Any) -> BoolArray:
-    """`values` as bool [N]; numbers are accepted when they are 0 or 1."""
+def flags(source: str, first: int, field: str, values: Any) -> BoolArray:
+    """`values` as bool [N]; numbers are accepted when they are 0 or 1.
+
+    Here and below `first` is the source's row at which the values begin.
+    """
     array = _squeezed(source, field, values)
     if array.dtype == np.bool_ or not len(array):
         return array.astype(np.bool_, copy=False)
-    finite(source, field, array)
+    finite(source, first, field, array)
     bad = (array != 0) & (array != 1)
     if bad.any():
         row = int(bad.argmax())
         raise UserError(
-            f"{source}: '{field}' is {array[row]:g} at row {row}; it must be a boolean array, or "
-            "numbers that are 0 or 1."
+            f"{source}: '{field}' is {array[row]:g} at row {first + row}; it must be a boolean "
+            "array, or numbers that are 0 or 1."
         )
     return array.astype(np.bool_)
 
 
-def finite(source: str, field: str, array: NDArray[Any]) -> None:
+def finite(source: str, first: int, field: str, array: NDArray[Any]) -> None:
     """Refuse NaN and infinity. NaN survives min and max, so no mask is made for good data."""
-    if np.isfinite(array.min()) and np.isfinite(array.max()):
+    if not array.size or (np.isfinite(array.min()) and np.isfinite(array.max())):
         return
     bad = ~np.isfinite(array)
     place = np.unravel_index(int(bad.argmax()), bad.shape)
     column = f", column {place[1]}" if array.ndim == 2 else ""
     raise UserError(
-        f"{source}: '{field}' is {array[place]} at row {place[0]}{column}; {bad.sum():,} of its "
-        f"{bad.size:,} values are NaN, infinite or beyond float32. Repair these rows or remove "
-        "their episodes."
+        f"{source}: '{field}' is {array[place]} at row {first + place[0]}{column}; {bad.sum():,} "
+        f"of its {bad.size:,} values are NaN, infinite or beyond float32. Repair these "
+        "rows or remove their episodes."
     )
 
 
@@ -99,12 +102,12 @@ def same_length(source: str, lengths: dict[str, int]) -> None:
                 f"{source}: '{field}' has {lengths[field]:,} rows but '{first}' has "
                 f"{lengths[first]:,}; every array needs one row per step."
             )
-    if lengths[first] == 0:
-        raise UserError(f"{source}: the dataset is empty, '{first}' has no rows.")
 
 
-def unit_range(source: str, field: str, actions: FloatArray) -> FloatArray:
+def unit_range(source: str, first: int, field: str, actions: FloatArray) -> FloatArray:
     """Actions within [-1, 1]; rounding beyond it is clipped, on a copy."""
+    if not actions.size:
+        return actions
     low, high = actions.min(axis=0), actions.max(axis=0)
     size = np.maximum(high, -low)
     worst = int(size.argmax())
@@ -117,16 +120,18 @@ def unit_range(source: str, field: str, actions: FloatArray) -> FloatArray:
     raise UserError(
         f"{source}: '{field}' must lie in [-1, 1], but column {worst} ranges over "
         f"[{low[worst]:g}, {high[worst]:g}]; {rows.sum():,} of {len(rows):,} rows are outside, the "
-        f"first is row {rows.argmax()}. Rescale with a = 2*(a-low)/(high-low)-1, low and high "
-        "being the bounds of the action space."
+        f"first is row {first + rows.argmax()}. Rescale with a = 2*(a-low)/(high-low)-1, low "
+        "and high being the bounds of the action space, or load with scale_actions=True "
+        "(--scale-actions), which takes the bounds from the data."
     )
 
 
-def varying_columns(source: str, field: str, observations: FloatArray) -> None:
-    constant = np.flatnonzero(observations.min(axis=0) == observations.max(axis=0))
+def varying_columns(source: str, field: str, low: FloatArray, high: FloatArray) -> None:
+    """Refuse columns whose least and largest values are equal."""
+    constant = np.flatnonzero(low == high)
     if len(constant):
         raise UserError(
-            f"{source}: '{field}' has {len(constant)} of {observations.shape[1]} columns that "
+            f"{source}: '{field}' has {len(constant)} of {len(low)} columns that "
             f"never change: {_ranges(constant)}. Drop them or, if they are meant to be constant "
             '(a fixed goal, say), load with constant_columns="keep" '
             "(--constant-columns keep)."

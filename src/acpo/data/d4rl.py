@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -11,7 +13,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from acpo.data import checks
-from acpo.data.dataset import ConstantColumns, Dataset, from_arrays
+from acpo.data.dataset import Dataset
+from acpo.data.features import Features
+from acpo.data.options import ConstantColumns
+from acpo.data.pairing import Episodes, Steps
+from acpo.data.source import Source
 from acpo.errors import UserError
 from acpo.files import write_atomically
 
@@ -20,45 +26,74 @@ OPTIONAL = ("timeouts", "next_observations")
 
 # Root attribute with the Gymnasium id; D4RL's own files lack it.
 ENVIRONMENT_ATTRIBUTE = "env"
+# What D4RL has no place for: names and units, and facts of episodes that lost their last row.
+FEATURES_ATTRIBUTE = "acpo_features"
+EPISODES_GROUP = "acpo_episodes"
 
 
 def load(path: str | os.PathLike[str], *, constant_columns: ConstantColumns = "refuse") -> Dataset:
     """Load an HDF5 file with D4RL's keys; `timeouts` and `next_observations` may be absent.
 
     Raises:
-        UserError: if the file cannot be read, lacks a key, or `from_arrays` refuses its contents.
+        UserError: if the file cannot be read, lacks a key, or its contents are refused.
     """
-    path = Path(path)
+    return open_file(Path(path)).read(keep_constant=constant_columns == "keep")
+
+
+def open_file(path: Path) -> Source:
+    """An HDF5 file with D4RL's keys."""
     checks.readable_file(path)
-    arrays, environment = _read(path)
-    return from_arrays(
-        **arrays,
+    with _opened(path) as file:
+        # A group in an array's place is reported like an absent array.
+        found = [key for key in (*REQUIRED, *OPTIONAL) if _is_array(file.get(key))]
+        arrays = [key for key in file if _is_array(file.get(key))]
+        checks.required_keys(str(path), REQUIRED, arrays)
+        environment = file.attrs.get(ENVIRONMENT_ATTRIBUTE)
+        features = Features.from_json(json.loads(file.attrs.get(FEATURES_ATTRIBUTE, "{}")))
+        episodes = None
+        if isinstance(group := file.get(EPISODES_GROUP), type(file["/"])):
+            checks.required_keys(f"{path}, {EPISODES_GROUP}", Episodes._fields, list(group))
+            episodes = Episodes(*(group[name][()] for name in Episodes._fields))
+    if isinstance(environment, bytes):
+        environment = environment.decode(errors="replace")
+
+    def blocks(rows: int | None) -> Iterator[Steps]:
+        with _opened(path) as file:
+            if rows is None:
+                yield Steps(**{key: file[key][()] for key in found})
+                return
+            lengths = {key: len(file[key]) for key in found}
+            checks.same_length(str(path), lengths)
+            for first in range(0, lengths[REQUIRED[0]], rows):
+                yield Steps(**{key: file[key][first : first + rows] for key in found})
+
+    return Source(
         name=path.stem,
-        source=str(path),
-        environment=environment,
-        constant_columns=constant_columns,
+        location=str(path),
+        blocks=blocks,
+        environment=environment if isinstance(environment, str) else None,
+        features=features,
+        episodes=episodes,
     )
 
 
-def _read(path: Path) -> tuple[dict[str, Any], str | None]:
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     import h5py
 
     try:
         with h5py.File(path, "r") as file:
-            # A group in an array's place is reported like an absent array.
-            found = [key for key in file if isinstance(file.get(key), h5py.Dataset)]
-            checks.required_keys(str(path), REQUIRED, found)
-            arrays = {key: file[key][()] for key in (*REQUIRED, *OPTIONAL) if key in found}
-            environment = file.attrs.get(ENVIRONMENT_ATTRIBUTE)
+            yield file
     # h5py raises one or another of these, depending on the byte at which a file is damaged.
-    except (OSError, RuntimeError, KeyError, ValueError) as error:
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise UserError(
             f"{path} cannot be read as HDF5: it is not such a file, or it was cut short. "
             f"Fetch or write it again. (HDF5 says: {error})"
         ) from error
-    if isinstance(environment, bytes):
-        environment = environment.decode(errors="replace")
-    return arrays, environment if isinstance(environment, str) else None
+
+
+def _is_array(entry: Any) -> bool:
+    return hasattr(entry, "dtype") and hasattr(entry, "shape")
 
 
 def save(

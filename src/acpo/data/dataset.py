@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from acpo.data import checks
+from acpo.data.features import Features
+from acpo.data.options import ConstantColumns
+from acpo.data.pairing import Episodes, Steps, Transitions
+from acpo.data.source import BLOCK_ROWS, Stream, from_steps
 from acpo.errors import UserError
-
-ConstantColumns = Literal["refuse", "keep"]
-
-MIN_TRANSITIONS = 2
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -36,6 +35,8 @@ class Dataset:
         episode_lengths: int64 [E], likewise of the source.
         environment: Gymnasium id such as "Hopper-v4", where the source names it.
         source: Path or name it was loaded from.
+        features: Names, categories and units, where the source has them.
+        validation: Episodes held out of this dataset, for choices that must not see its rows.
     """
 
     name: str
@@ -49,6 +50,8 @@ class Dataset:
     episode_lengths: NDArray[np.int64]
     environment: str | None
     source: str
+    features: Features = field(default_factory=Features)
+    validation: Dataset | None = None
 
     def __len__(self) -> int:
         return len(self.observations)
@@ -80,19 +83,34 @@ class Dataset:
     @cached_property
     def fingerprint(self) -> str:
         """16 hex digits of the contents; two datasets that train alike share it, names aside."""
-        digest = hashlib.sha256()
-        for array in (
-            self.observations,
-            self.actions,
-            self.rewards,
-            self.next_observations,
-            self.terminals,
-            self.episode_ids,
-            self.episode_returns,
-        ):
-            digest.update(f"{array.dtype}{array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).data)
-        return digest.hexdigest()[:16]
+        digest = Fingerprint()
+        for block in self.blocks():
+            digest.add(block)
+        return digest.finish(self.episodes)
+
+    @property
+    def episodes(self) -> Episodes:
+        rows = np.bincount(self.episode_ids, minlength=self.num_episodes)
+        return Episodes(self.episode_returns, self.episode_lengths, rows)
+
+    def blocks(self, rows: int = BLOCK_ROWS) -> Iterator[Transitions]:
+        """The transitions in order, at most `rows` at a time."""
+        for first in range(0, len(self), rows):
+            chosen = slice(first, first + rows)
+            yield Transitions(
+                self.observations[chosen],
+                self.actions[chosen],
+                self.rewards[chosen],
+                self.next_observations[chosen],
+                self.terminals[chosen],
+                self.episode_ids[chosen],
+            )
+
+    def stream(self, rows: int = BLOCK_ROWS) -> Stream:
+        """What a writer takes."""
+        return Stream(
+            self.name, self.environment, self.features, self.blocks(rows), lambda: self.episodes
+        )
 
     def split(self, fraction: float, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Row indices (train, held out); about `fraction` of the episodes are held out whole.
@@ -112,6 +130,47 @@ class Dataset:
         return np.flatnonzero(~held_out), np.flatnonzero(held_out)
 
 
+class Fingerprint:
+    """A digest of transitions that come block by block; the blocks' borders do not matter."""
+
+    def __init__(self) -> None:
+        self._fields = {name: hashlib.sha256() for name in Transitions._fields}
+        self._kinds: dict[str, str] = {}
+
+    def add(self, block: Transitions) -> None:
+        for name, array in block._asdict().items():
+            self._kinds[name] = f"{array.dtype}{array.shape[1:]}"
+            self._fields[name].update(np.ascontiguousarray(array).data)
+
+    def finish(self, episodes: Episodes) -> str:
+        digest = hashlib.sha256(np.ascontiguousarray(episodes.returns).data)
+        for name, field_digest in self._fields.items():
+            digest.update(f"{name}{self._kinds.get(name)}".encode())
+            digest.update(field_digest.digest())
+        return digest.hexdigest()[:16]
+
+
+def from_stream(stream: Stream, source: str) -> Dataset:
+    """Hold a stream in memory. A single block is taken as it is, without a copy."""
+    blocks = list(stream.blocks)
+    episodes = stream.episodes()
+    joined = (
+        blocks[0]
+        if len(blocks) == 1
+        else Transitions(*map(np.concatenate, zip(*blocks, strict=True)))
+    )
+    fields: dict[str, Any] = {k: _read_only(v) for k, v in joined._asdict().items()}
+    return Dataset(
+        name=stream.name,
+        **fields,
+        episode_returns=_read_only(episodes.returns),
+        episode_lengths=_read_only(episodes.lengths),
+        environment=stream.environment,
+        source=source,
+        features=stream.features,
+    )
+
+
 def from_arrays(
     *,
     observations: Any,
@@ -126,15 +185,7 @@ def from_arrays(
     constant_columns: ConstantColumns = "refuse",
     field_names: Mapping[str, str] | None = None,
 ) -> Dataset:
-    """Check arrays of one row per step and pair each row with its successor.
-
-    An episode ends at a terminal, at a timeout, and at the end of the arrays. A row flagged as
-    both is a terminal: D4RL sets a timeout only where the environment did not end by itself.
-
-    With `next_observations` every row is kept. Without, row i is paired with row i+1 of its
-    episode; a terminal row is kept, with its own observation as a placeholder, and the last row of
-    an episode that was cut off is dropped, for nobody knows what followed. Its reward still counts
-    in `episode_returns`.
+    """Check arrays of one row per step and pair each row with its successor, as `Pairing` says.
 
     Args:
         constant_columns: Whether observation columns that never change are refused or kept.
@@ -143,75 +194,9 @@ def from_arrays(
     Raises:
         UserError: naming the source, the field, the first bad row and the remedy.
     """
-
-    def called(field: str) -> str:
-        return (field_names or {}).get(field, field)
-
-    obs = checks.matrix(source, called("observations"), observations)
-    act = checks.matrix(source, called("actions"), actions)
-    rew = checks.vector(source, called("rewards"), rewards)
-    ended = checks.flags(source, called("terminals"), terminals)
-    cut = np.zeros_like(ended)
-    if timeouts is not None:
-        cut = checks.flags(source, called("timeouts"), timeouts)
-    fields = {"observations": obs, "actions": act, "rewards": rew}
-    if next_observations is not None:
-        nxt = checks.matrix(source, called("next_observations"), next_observations)
-        fields["next_observations"] = nxt
-        if nxt.shape[1] != obs.shape[1]:
-            raise UserError(
-                f"{source}: '{called('next_observations')}' has {nxt.shape[1]} columns but "
-                f"'{called('observations')}' has {obs.shape[1]}; store both in the same layout."
-            )
-    lengths = {called(field): len(array) for field, array in fields.items()}
-    lengths |= {called("terminals"): len(ended), called("timeouts"): len(cut)}
-    checks.same_length(source, lengths)
-    for field, array in fields.items():
-        checks.finite(source, called(field), array)
-    act = checks.unit_range(source, called("actions"), act)
-
-    last = ended | cut
-    if not last.any():
-        raise UserError(
-            f"{source}: no row of '{called('terminals')}' or '{called('timeouts')}' is true, so "
-            f"episodes cannot be told apart. Add a boolean array '{called('timeouts')}' that is "
-            "true at each episode's last row."
-        )
-    last[-1] = True
-    starts = np.concatenate(([0], np.flatnonzero(last)[:-1] + 1))
-    episode_lengths = np.diff(starts, append=len(obs))
-    episode_ids = np.repeat(np.arange(len(starts), dtype=np.int32), episode_lengths)
-    episode_returns = np.add.reduceat(rew, starts, dtype=np.float64)
-
-    if next_observations is None:
-        rows = np.flatnonzero(ended | ~last)
-        nxt = obs[np.where(ended[rows], rows, rows + 1)]
-        if len(rows) < len(obs):
-            obs, act, rew = obs[rows], act[rows], rew[rows]
-            ended, episode_ids = ended[rows], episode_ids[rows]
-    if len(obs) < MIN_TRANSITIONS:
-        raise UserError(
-            f"{source}: '{called('observations')}' has {len(last):,} rows, which give {len(obs)} "
-            f"transitions; training needs at least {MIN_TRANSITIONS}. Collect more steps. (The "
-            f"last row of a cut-off episode counts only if '{called('next_observations')}' is "
-            "stored.)"
-        )
-    if constant_columns == "refuse":
-        checks.varying_columns(source, called("observations"), obs)
-
-    return Dataset(
-        name=name,
-        observations=_read_only(obs),
-        actions=_read_only(act),
-        rewards=_read_only(rew),
-        next_observations=_read_only(nxt),
-        terminals=_read_only(ended),
-        episode_ids=_read_only(episode_ids),
-        episode_returns=_read_only(episode_returns),
-        episode_lengths=_read_only(episode_lengths),
-        environment=environment,
-        source=source,
-    )
+    steps = Steps(observations, actions, rewards, terminals, timeouts, next_observations)
+    opened = from_steps(steps, name, source, environment=environment, field_names=field_names)
+    return opened.read(keep_constant=constant_columns == "keep")
 
 
 def _share(fraction: float, total: int) -> int:

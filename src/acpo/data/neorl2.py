@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 
 from acpo.data import checks, d4rl
-from acpo.data.dataset import ConstantColumns, Dataset, from_arrays
+from acpo.data.dataset import Dataset
+from acpo.data.options import ConstantColumns
+from acpo.data.pairing import Steps
+from acpo.data.source import Source, from_steps
 from acpo.errors import UserError
 
 # `done` marks only true ends: in the official files it never falls on the last step of the
@@ -30,18 +33,16 @@ def load(path: str | os.PathLike[str], *, constant_columns: ConstantColumns = "r
     """Load an NPZ with NeoRL2's keys, or with D4RL's where it has `observations`.
 
     Raises:
-        UserError: if the file cannot be read, lacks a key, or `from_arrays` refuses its contents.
+        UserError: if the file cannot be read, lacks a key, or its contents are refused.
     """
-    path = Path(path)
+    return open_file(Path(path)).read(keep_constant=constant_columns == "keep")
+
+
+def open_file(path: Path) -> Source:
+    """An NPZ with NeoRL2's keys or D4RL's. Its arrays are compressed whole, so it is one block."""
     checks.readable_file(path)
     arrays, field_names = _read(path)
-    return from_arrays(
-        **arrays,
-        name=path.stem,
-        source=str(path),
-        constant_columns=constant_columns,
-        field_names=field_names,
-    )
+    return from_steps(Steps(**arrays), path.stem, str(path), field_names=field_names)
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
