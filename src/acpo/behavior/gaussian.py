@@ -71,12 +71,6 @@ class GaussianBehavior(NamedTuple):
 
     def annotate(self, observations: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """Per row: mean and log σ of πβ(·|s), then log πβ(a|s). float32 [N, 2·a_dim + 1]."""
-
-        @jax.jit
-        def annotation(observations: Array, actions: Array) -> Array:
-            p = self.head.parameters(self.net(observations))
-            return jnp.concatenate([*p, self.head.log_prob(p, actions)[:, None]], axis=-1)
-
         rows = len(actions)
         parts = -(-rows // ROWS_AT_ONCE)
         size = -(-rows // parts)
@@ -85,8 +79,14 @@ class GaussianBehavior(NamedTuple):
             # The last part reaches back into the one before: one shape, one compilation.
             start = min(i * size, rows - size)
             part = slice(start, start + size)
-            found[part] = annotation(observations[part], actions[part])
+            found[part] = _annotation(self.net, observations[part], actions[part], head=self.head)
         return found
+
+
+@partial(jax.jit, static_argnames="head")
+def _annotation(net: MLP, observations: Array, actions: Array, head: Head) -> Array:
+    p = head.parameters(net(observations))
+    return jnp.concatenate([*p, head.log_prob(p, actions)[:, None]], axis=-1)
 
 
 def annotated(annotation: Array) -> Gaussian:

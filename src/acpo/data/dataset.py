@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import mmap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -37,6 +38,7 @@ class Dataset:
         source: Path or name it was loaded from.
         features: Names, categories and units, where the source has them.
         validation: Episodes held out of this dataset, for choices that must not see its rows.
+        mapping: The memory map behind the arrays, if they stay on disk.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Dataset:
     source: str
     features: Features = field(default_factory=Features)
     validation: Dataset | None = None
+    mapping: np.memmap | None = None
 
     def __len__(self) -> int:
         return len(self.observations)
@@ -105,6 +108,7 @@ class Dataset:
                 self.terminals[chosen],
                 self.episode_ids[chosen],
             )
+            release(self.mapping)
 
     def stream(self, rows: int = BLOCK_ROWS) -> Stream:
         """What a writer takes."""
@@ -197,6 +201,16 @@ def from_arrays(
     steps = Steps(observations, actions, rewards, terminals, timeouts, next_observations)
     opened = from_steps(steps, name, source, environment=environment, field_names=field_names)
     return opened.read(keep_constant=constant_columns == "keep")
+
+
+def release(mapped: Any) -> None:
+    """Let go of the pages that were read of a memory map; they come back when needed again.
+
+    Pages that were read count as this process's memory until the system wants them back.
+    """
+    pages = getattr(mapped, "_mmap", None)
+    if pages is not None and hasattr(pages, "madvise"):
+        pages.madvise(mmap.MADV_DONTNEED)
 
 
 def _share(fraction: float, total: int) -> int:

@@ -19,6 +19,7 @@ from acpo.errors import UserError
 from acpo.evaluation.rollouts import Evaluator, normalized_score
 from acpo.policy import Policy
 from acpo.training import program
+from acpo.training.feeding import feeding
 from acpo.training.prepare import Prepared, prepare
 from acpo.training.reporting import Reporter
 from acpo.training.run_directory import RunDirectory
@@ -48,6 +49,8 @@ class TrainConfig:
     """Episodes per evaluation and seed."""
     log_every: int = 500
     """Steps between two rows of metrics; also the length of a compiled chunk."""
+    memory_gb: float = 1.0
+    """Data that needs more memory than this stays on disk and is gathered ahead by a thread."""
     env: str = "auto"
     """Gymnasium id to evaluate in; auto: the one the data names; none: no evaluation."""
 
@@ -178,6 +181,7 @@ class _Training:
             self.algorithm,
             directory=self.directory.path if self.directory else None,
             on_fit=on_fit,
+            memory_gb=self.config.memory_gb,
         )
         if self.directory:
             self.directory.note(
@@ -202,15 +206,21 @@ class _Training:
                 table = self.directory.read_table(name, up_to=step)
                 if table is not None:
                     tables.append(table)
-        rows = jnp.asarray(prepared.rows)
+        self.reporter.begin(step, config.steps)
+        with feeding(prepared.rows, algorithm, keys) as fed:
+            return self._updates(prepared, states, keys, step, fed)
+
+    def _updates(self, prepared: Prepared, states: Any, keys: Any, step: int, fed: Any) -> Any:
+        config, algorithm = self.config, prepared.algorithm
+        gathered = isinstance(prepared.rows, np.memmap)
         chunks: dict[int, Any] = {}
         saved_at = time.monotonic()
-        self.reporter.begin(step, config.steps)
         while step < config.steps:
             border = config.border(step)
             length = border - step
             if length not in chunks:
-                chunks[length] = program.make_chunk(algorithm, prepared.layout, length)
+                chunks[length] = program.make_chunk(algorithm, prepared.layout, length, gathered)
+            rows = fed(step, border, config.border(border))
             states, metrics = chunks[length](states, keys, jnp.int32(step), rows)
             metrics = jax.device_get(metrics)
             if bad := program.first_not_finite(metrics, step):

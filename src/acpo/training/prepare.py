@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,9 @@ from acpo.algorithms.base import Batch
 from acpo.behavior import gaussian
 from acpo.behavior.gaussian import FitState, GaussianBehavior
 from acpo.data import Dataset
+from acpo.data.combine import take
+from acpo.data.pairing import Transitions
+from acpo.errors import UserError
 from acpo.networks import Head
 from acpo.storage import load_tree, save_tree
 
@@ -24,6 +28,7 @@ from acpo.storage import load_tree, save_tree
 BEHAVIOR_SEED = 0
 RETURN_RANGE = 300.0
 HEAD_TRIAL_STEPS = 1_000
+MAX_FIT_ROWS = 1_000_000
 
 
 class Normalizer(NamedTuple):
@@ -33,14 +38,18 @@ class Normalizer(NamedTuple):
     std: np.ndarray
 
     @classmethod
-    def fit(cls, observations: np.ndarray, enabled: bool) -> Normalizer:
-        dim = observations.shape[1]
+    def fit(cls, data: Dataset, enabled: bool) -> Normalizer:
+        """Statistics of the dataset's own rows; episodes held out for validation are not in it."""
+        dim = data.observation_dim
         if not enabled:
             return cls(np.zeros(dim, np.float32), np.ones(dim, np.float32))
-        mean = observations.mean(axis=0, dtype=np.float64)
-        std = observations.std(axis=0, dtype=np.float64)
+        mean, square = np.zeros(dim), np.zeros(dim)
+        for block in data.blocks():
+            mean += block.observations.sum(axis=0, dtype=np.float64) / len(data)
+        for block in data.blocks():
+            square += ((block.observations - mean) ** 2).sum(axis=0) / len(data)
         # A constant column carries nothing; leave its scale alone instead of dividing by zero.
-        std = np.where(std > 1e-6, std, 1.0)
+        std = np.where(square > 1e-12, np.sqrt(square), 1.0)
         return cls(mean.astype(np.float32), std.astype(np.float32))
 
     def __call__(self, observations: np.ndarray) -> np.ndarray:
@@ -80,7 +89,8 @@ class Prepared(NamedTuple):
 
     algorithm: Any
     rows: np.ndarray
-    """float32 [N, columns], one packed row per transition: one gather fetches a batch."""
+    """float32 [N, columns], one packed row per transition: one gather fetches a batch. A memory
+    map where the rows are too many to hold."""
     layout: Layout
     normalizer: Normalizer
     facts: dict[str, Any]
@@ -93,11 +103,11 @@ def prepare(
     *,
     directory: Path | None = None,
     on_fit: Callable[[str, FitState], None] = lambda head, state: None,
+    memory_gb: float = 1.0,
 ) -> Prepared:
     """Normalise, fit πβ (or take it from `directory`), settle the open fields, pack the rows."""
     facts: dict[str, Any] = {}
-    normalizer = Normalizer.fit(data.observations, algorithm.normalize_observations)
-    observations = normalizer(data.observations)
+    normalizer = Normalizer.fit(data, algorithm.normalize_observations)
 
     scale = 1.0
     if hasattr(algorithm, "reward_scale"):
@@ -106,17 +116,10 @@ def prepare(
         scale = algorithm.reward_scale
         facts["reward_scale"] = scale
 
-    columns = [
-        observations,
-        normalizer(data.next_observations),
-        data.actions,
-        (data.rewards * np.float32(scale))[:, None],
-        data.terminals[:, None],
-    ]
     needs_density = hasattr(algorithm, "rule")
-    behavior_dim = 0
+    behavior_dim = 2 * data.action_dim if needs_density else 0
     if needs_density or algorithm.head == "auto":
-        behavior = _fit(data, observations, algorithm, directory, on_fit)
+        behavior = _fit(data, normalizer, algorithm, directory, on_fit)
         algorithm = dataclasses.replace(algorithm, head=behavior.head.kind)
         facts |= {
             "head": behavior.head.kind,
@@ -124,8 +127,6 @@ def prepare(
             "behavior_held_out_log_prob": behavior.held_out_log_prob,
         }
     if needs_density:
-        behavior_dim = 2 * data.action_dim
-        columns.append(behavior.annotate(observations, data.actions))
         rule = algorithm.rule
         if rule.epsilon is None:
             epsilon = behavior.held_out_log_prob - rule.epsilon_margin
@@ -133,9 +134,42 @@ def prepare(
             algorithm = dataclasses.replace(algorithm, rule=rule)
         facts["epsilon"] = rule.epsilon
 
-    rows = np.concatenate(columns, axis=1, dtype=np.float32)
+    def packed(block: Transitions) -> np.ndarray:
+        observations = normalizer(block.observations)
+        columns = [
+            observations,
+            normalizer(block.next_observations),
+            block.actions,
+            (block.rewards * np.float32(scale))[:, None],
+            block.terminals[:, None],
+        ]
+        if needs_density:
+            columns.append(behavior.annotate(observations, block.actions))
+        return np.concatenate(columns, axis=1, dtype=np.float32)
+
     layout = Layout(data.observation_dim, data.action_dim, behavior_dim)
+    if 4 * layout.width * len(data) <= memory_gb * 2**30:
+        (rows,) = map(packed, data.blocks(len(data)))
+    else:
+        rows = _on_disk(map(packed, data.blocks()), layout.width, directory)
     return Prepared(algorithm, rows, layout, normalizer, facts)
+
+
+def _on_disk(blocks: Iterator[np.ndarray], width: int, directory: Path | None) -> np.ndarray:
+    """The blocks in a file without a name, which is gone with the process, as a memory map."""
+    try:
+        # The map outlives this call, and closes the file.
+        file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115
+        for block in blocks:
+            file.write(np.ascontiguousarray(block).data)
+        file.flush()
+    except OSError as error:
+        raise UserError(
+            f"The packed rows could not be written in {directory or tempfile.gettempdir()}: "
+            f"{error.strerror or error}. Free some space, or hold them in memory with a larger "
+            "--memory-gb."
+        ) from error
+    return np.memmap(file, np.float32, "r").reshape(-1, width)
 
 
 def _reward_scale(data: Dataset) -> float:
@@ -147,14 +181,28 @@ def _reward_scale(data: Dataset) -> float:
 
 def _fit(
     data: Dataset,
-    observations: np.ndarray,
+    normalizer: Normalizer,
     algorithm: Any,
     directory: Path | None,
     on_fit: Callable[[str, FitState], None],
 ) -> GaussianBehavior:
-    """Fit πβ with the head asked for; with "auto" try both and go on with the likelier one."""
+    """Fit πβ with the head asked for; with "auto" try both and go on with the likelier one.
+
+    Where the data comes with validation episodes, these tell when to stop; otherwise a share of
+    its own episodes does. Of very much data a part is enough: whole episodes, drawn at random.
+    """
     config = algorithm.behavior
-    train_rows, held_rows = data.split(config.held_out, BEHAVIOR_SEED)
+    if len(data) > MAX_FIT_ROWS:
+        data = take(data, MAX_FIT_ROWS / len(data), BEHAVIOR_SEED)
+    observations, actions = normalizer(data.observations), data.actions
+    if data.validation is None:
+        train_rows, held_rows = data.split(config.held_out, BEHAVIOR_SEED)
+    else:
+        held = data.validation
+        train_rows = np.arange(len(data))
+        held_rows = np.arange(len(data), len(data) + len(held))
+        observations = np.concatenate([observations, normalizer(held.observations)])
+        actions = np.concatenate([actions, held.actions])
     key = jax.random.key(BEHAVIOR_SEED)
     start = gaussian.init(config, key, data.observation_dim, data.action_dim)
 
@@ -172,7 +220,7 @@ def _fit(
             dataclasses.replace(config, max_steps=max_steps),
             Head.settled(kind, algorithm.log_std_min, algorithm.log_std_max),
             observations,
-            data.actions,
+            actions,
             train_rows,
             held_rows,
             key,

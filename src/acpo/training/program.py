@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from acpo.algorithms.base import Metrics, Spec
+from acpo.algorithms.base import Batch, Metrics, Spec
 from acpo.training.prepare import Layout
 
 DIAGNOSIS_BATCHES = 4
@@ -26,34 +26,62 @@ def init(algorithm: Any, spec: Spec, seeds: Array) -> tuple[Any, Array]:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states), keys
 
 
-def make_chunk(algorithm: Any, layout: Layout, length: int) -> Callable[..., tuple[Any, Metrics]]:
+class Draw(NamedTuple):
+    """Which rows a chunk of updates takes, of one seed or, stacked, of several."""
+
+    batches: Array
+    """[length, batch]"""
+    diagnosis: Array
+
+
+def draw(algorithm: Any, key: Array, step: Array, length: int, count: int) -> Draw:
+    """A chunk's rows out of `count`: a function of (seed, step), as all randomness is."""
+    key_rows, _, key_diagnosis = _keys(key, step)
+    batch = algorithm.batch_size
+    return Draw(
+        jax.random.randint(key_rows, (length, batch), 0, count),
+        jax.random.randint(key_diagnosis, (DIAGNOSIS_BATCHES * batch,), 0, count),
+    )
+
+
+def _keys(key: Array, step: Array) -> Array:
+    return jax.random.split(jax.random.fold_in(key, step), 3)
+
+
+def make_chunk(
+    algorithm: Any, layout: Layout, length: int, gathered: bool = False
+) -> Callable[..., tuple[Any, Metrics]]:
     """Compile `length` updates: (states, keys, step, rows) → (states, metrics [seeds, length]).
 
     All randomness is a function of (seed, step), so that a run resumed at a chunk's border goes
-    on exactly as if it had never stopped.
+    on exactly as if it had never stopped. With `gathered`, `rows` is not the whole data but a
+    `Draw` of rows in place of their numbers, for data that is not in memory.
     """
 
-    def one_seed(state: Any, key: Array, step: Array, rows: Array) -> tuple[Any, Metrics]:
-        key_rows, key_updates, key_diagnosis = jax.random.split(jax.random.fold_in(key, step), 3)
-        shape = (length, algorithm.batch_size)
-        index = jax.random.randint(key_rows, shape, 0, len(rows))
+    def one_seed(state: Any, key: Array, step: Array, rows: Any) -> tuple[Any, Metrics]:
+        _, key_updates, key_diagnosis = _keys(key, step)
+        chosen = rows if gathered else draw(algorithm, key, step, length, len(rows))
+
+        def fetch(chosen: Array) -> Batch:
+            return layout.unpack(chosen if gathered else rows[chosen])
 
         def update(state: Any, xs: tuple[Array, Array]) -> tuple[Any, Metrics]:
-            index, key = xs
-            return algorithm.update(state, layout.unpack(rows[index]), key)
+            chosen, key = xs
+            return algorithm.update(state, fetch(chosen), key)
 
-        state, metrics = jax.lax.scan(update, state, (index, jax.random.split(key_updates, length)))
-        sample = jax.random.randint(
-            key_diagnosis, (DIAGNOSIS_BATCHES * algorithm.batch_size,), 0, len(rows)
-        )
-        diagnosis = algorithm.diagnose(state, layout.unpack(rows[sample]), key_diagnosis)
+        keys = jax.random.split(key_updates, length)
+        state, metrics = jax.lax.scan(update, state, (chosen.batches, keys))
+        diagnosis = algorithm.diagnose(state, fetch(chosen.diagnosis), key_diagnosis)
         return state, {**metrics, **diagnosis}
 
     @partial(jax.jit, donate_argnums=0)
-    def chunk(states: Any, keys: Array, step: Array, rows: Array) -> tuple[Any, Metrics]:
+    def chunk(states: Any, keys: Array, step: Array, rows: Any) -> tuple[Any, Metrics]:
         if len(keys) > 1:
-            return jax.vmap(one_seed, in_axes=(0, 0, None, None))(states, keys, step, rows)
+            axes = (0, 0, None, 0 if gathered else None)
+            return jax.vmap(one_seed, in_axes=axes)(states, keys, step, rows)
         # One seed needs no batched products.
+        if gathered:
+            rows = jax.tree.map(lambda x: x[0], rows)
         state, metrics = one_seed(jax.tree.map(lambda x: x[0], states), keys[0], step, rows)
         return jax.tree.map(lambda x: x[None], (state, metrics))
 
