@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from itertools import pairwise
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from acpo.data.features import Features
 from acpo.errors import UserError
 from acpo.files import save_arrays
 from acpo.policy import Policy, load_policies, load_policy
@@ -89,3 +91,35 @@ def test_what_is_no_policy_is_refused(tmp_path: Path) -> None:
     save_arrays(tmp_path / "checkpoint.npz", {"x": np.zeros(3)}, {"step": 3})
     with pytest.raises(UserError, match="is not a policy file"):
         load_policy(tmp_path / "checkpoint.npz")
+
+
+def test_a_policy_taught_units_answers_in_them_and_takes_records(
+    policy: Policy, tmp_path: Path
+) -> None:
+    features = Features(("t", "mode"), {"mode": ("auto", "hand")}, ("valve",), (0.0,), (100.0,))
+    taught = dataclasses.replace(policy, features=features)
+    taught.save(tmp_path / "p.npz")
+    again = load_policy(tmp_path / "p.npz")
+    unit = policy(np.array([3.0, 1.0, 0.0]))
+    np.testing.assert_allclose(again({"t": 3, "mode": "auto"}), 50 * (unit + 1), rtol=1e-6)
+    np.testing.assert_allclose(again.unit_action([3.0, 1.0, 0.0]), unit)
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ({"t": 3}, "lacks the column 'mode'"),
+        ({"t": 3, "mode": "off"}, "'off' is no category of 'mode'; the data had auto, hand"),
+    ],
+)
+def test_a_record_that_does_not_fit_is_refused(
+    policy: Policy, record: dict[str, object], message: str
+) -> None:
+    features = Features(("t", "mode"), {"mode": ("auto", "hand")})
+    with pytest.raises(UserError, match=message):
+        dataclasses.replace(policy, features=features)(record)
+
+
+def test_a_record_needs_a_policy_that_knows_names(policy: Policy) -> None:
+    with pytest.raises(UserError, match="no column names"):
+        policy({"t": 3})

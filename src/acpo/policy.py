@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from acpo.data.features import Features
 from acpo.errors import UserError
 from acpo.files import load_arrays, save_arrays
 
@@ -16,13 +18,17 @@ FORMAT = "acpo-policy-1"
 
 @dataclass(frozen=True, eq=False)
 class Policy:
-    """The deterministic action of a trained actor; raw observations in, actions in [−1, 1] out."""
+    """The deterministic action of a trained actor: raw observations in, actions out.
+
+    Actions are in [−1, 1], or in the units of the data where it was scaled on loading.
+    """
 
     weights: tuple[np.ndarray, ...]
     biases: tuple[np.ndarray, ...]
     observation_mean: np.ndarray
     observation_std: np.ndarray
     info: dict[str, Any]
+    features: Features = field(default_factory=Features)
 
     @property
     def observation_dim(self) -> int:
@@ -33,7 +39,13 @@ class Policy:
         return self.biases[-1].shape[0] // 2
 
     def __call__(self, observation: Any) -> np.ndarray:
-        """The mean action for one observation [s] or a batch [N, s]."""
+        """The mean action for one observation [s], a batch [N, s], or a record by column name."""
+        if isinstance(observation, Mapping):
+            observation = self.features.encode(observation)
+        return self.features.to_units(self.unit_action(observation))
+
+    def unit_action(self, observation: Any) -> np.ndarray:
+        """The same in [−1, 1]."""
         x = np.asarray(observation, dtype=np.float32)
         if x.shape[-1:] != (self.observation_dim,):
             raise UserError(
@@ -54,7 +66,8 @@ class Policy:
             **{f"weight_{i}": w for i, w in enumerate(self.weights)},
             **{f"bias_{i}": b for i, b in enumerate(self.biases)},
         }
-        save_arrays(Path(path), arrays, {"format": FORMAT, **self.info})
+        header = {"format": FORMAT, "features": self.features.to_json(), **self.info}
+        save_arrays(Path(path), arrays, header)
 
 
 def load_policy(path: str | Path) -> Policy:
@@ -86,5 +99,6 @@ def _load(path: Path) -> Policy:
         tuple(arrays[f"bias_{i}"] for i in layers),
         arrays["observation_mean"],
         arrays["observation_std"],
-        header,
+        features=Features.from_json(header.pop("features", {})),
+        info=header,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import acpo
+from acpo.data.features import Features
 from acpo.errors import UserError
 from acpo.evaluation.rollouts import ActionBox, Evaluator, normalized_score
 
@@ -100,3 +102,13 @@ def test_scores_stretch_reference_returns_to_a_hundred() -> None:
     np.testing.assert_allclose(score, [0.0, 100.0], atol=1e-9)  # type: ignore[arg-type]
     assert normalized_score("Pendulum-v1", np.zeros(2)) is None
     assert normalized_score(None, np.zeros(2)) is None
+
+
+def test_a_policy_that_answers_in_units_acts_in_them(finished_run: Path) -> None:
+    """Hopper's box is [−1, 1]: a policy whose units are half of that moves half as far."""
+    policy = acpo.load_policy(finished_run)
+    half = Features(action_low=(-0.5,) * 3, action_high=(0.5,) * 3)
+    evaluator = Evaluator("Hopper-v4", episodes=2)
+    found = evaluator([dataclasses.replace(policy, features=half)], seed=3)
+    expected = evaluator([lambda s: 0.5 * policy(s)], seed=3)
+    np.testing.assert_allclose(found.returns, expected.returns, rtol=1e-4)

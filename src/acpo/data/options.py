@@ -50,3 +50,9 @@ class DataOptions:
     """Use only the best so many percent of the episodes by return."""
     validation: float = 0.0
     """Share of the episodes to hold out for validation."""
+
+    @property
+    def choose_episodes(self) -> bool:
+        """Whether anything but the whole of the source is asked for."""
+        chosen = (self.relabel, self.take, self.top, self.validation)
+        return chosen != (None, 1.0, 100.0, 0.0)

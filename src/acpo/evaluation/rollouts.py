@@ -33,6 +33,16 @@ class ActionBox:
         self._middle = (box.high.astype(np.float64) + box.low) / 2.0
         self._half = (box.high.astype(np.float64) - box.low) / 2.0
         self._dtype = box.dtype
+        self._bounds = (box.low, box.high)
+
+    def actions(
+        self, policy: Callable[[np.ndarray], np.ndarray], observations: np.ndarray
+    ) -> np.ndarray:
+        """The environment's actions. A policy that was taught units answers in these already."""
+        features = getattr(policy, "features", None)
+        if features is not None and features.action_low:
+            return np.clip(policy(observations), *self._bounds).astype(self._dtype)
+        return self(policy(observations))
 
     def __call__(self, unit: np.ndarray) -> np.ndarray:
         """The environment's action for one in [−1, 1]."""
@@ -75,7 +85,7 @@ class Evaluator:
         while running.any():
             # Ended episodes stay in the batch: a product over fewer rows may round otherwise, and
             # one episode's return must not depend on when another ended.
-            actions = self._box(policy(observations))
+            actions = self._box.actions(policy, observations)
             for e in np.flatnonzero(running):
                 observation, reward, terminal, timeout, _ = self._envs[e].step(actions[e])
                 observations[e] = observation

@@ -290,6 +290,7 @@ class _Training:
                     "head": prepared.algorithm.head,
                     "seed": seed,
                 },
+                features=self.data.features,
             )
             for k, seed in enumerate(self.seeds)
         ]
