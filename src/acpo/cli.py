@@ -7,10 +7,11 @@ import sys
 
 COMMANDS = {
     "train": "train a policy on logged data, or on the built-in dataset",
+    "data": "list, inspect, check and convert datasets",
     "evaluate": "roll out a trained policy and report raw returns and the normalised score",
     "plot": "draw score and λ over the steps of a run",
     "collect": "train SAC in a Gymnasium task and record a dataset the way D4RL does",
-    "bench": "measure updates per second beside a peer library (acpo bench speed)",
+    "bench": "measure speed (acpo bench speed) and data larger than memory (acpo bench data)",
 }
 
 USAGE = """usage: acpo COMMAND …

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 
 from acpo.data import neorl2
@@ -100,6 +101,99 @@ def test_a_file_that_is_no_zip_is_refused(tmp_path: Path, arrays: dict[str, Any]
     with path.open("wb") as file:
         np.save(file, arrays["obs"])
     assert "cannot be read as NPZ" in refusal(path)
+
+
+def parquet(folder: Path, arrays: dict[str, Any], *, lists: bool = False) -> Path:
+    """The arrays as NeoRL2's Parquet has them: a column per number, or one of lists."""
+    columns: dict[str, Any] = {}
+    for key, array in arrays.items():
+        if array.ndim == 1 or lists:
+            columns[key] = array
+        else:
+            columns |= {f"{key}_{i}": column for i, column in enumerate(array.T)}
+    path = folder / "toy.parquet"
+    pl.DataFrame(columns).write_parquet(path)
+    return path
+
+
+def chained(arrays: dict[str, Any]) -> dict[str, Any]:
+    """Each row going on from the one before, as recorded rows do; the ends are at 3, 7 and 11."""
+    arrays["next_obs"][:-1] = arrays["obs"][1:]
+    arrays["next_obs"][[3, 7]] += 5
+    return arrays
+
+
+@pytest.mark.parametrize("lists", [False, True])
+def test_parquet_gives_what_the_npz_gives(
+    tmp_path: Path, arrays: dict[str, Any], lists: bool
+) -> None:
+    expected = neorl2.load(written(tmp_path, arrays))
+    found = neorl2.open_parquet(parquet(tmp_path, arrays, lists=lists)).read()
+    assert found.fingerprint == expected.fingerprint
+    assert found.episode_lengths.tolist() == [4, 4, 4]
+    assert found.name == "toy"
+
+
+def test_more_than_ten_columns_keep_their_order(tmp_path: Path, arrays: dict[str, Any]) -> None:
+    for key in ("obs", "next_obs"):
+        arrays[key] = np.random.default_rng(1).normal(size=(12, 11)).astype(np.float32)
+    found = neorl2.open_parquet(parquet(tmp_path, arrays)).read()
+    np.testing.assert_array_equal(found.observations, arrays["obs"])
+
+
+def test_parquet_under_the_fields_long_names(tmp_path: Path, arrays: dict[str, Any]) -> None:
+    expected = neorl2.load(written(tmp_path, arrays))
+    names = {short: long for long, short in neorl2.FIELD_NAMES.items()}
+    renamed = {names[key]: array for key, array in arrays.items()}
+    found = neorl2.open_parquet(parquet(tmp_path, renamed)).read()
+    assert found.fingerprint == expected.fingerprint
+    renamed["actions"][2, 1] = 3
+    with pytest.raises(UserError, match="'actions' must lie in"):
+        neorl2.open_parquet(parquet(tmp_path, renamed)).read()
+
+
+def test_parquet_without_truncated_ends_episodes_where_rows_do_not_go_on(
+    tmp_path: Path, arrays: dict[str, Any]
+) -> None:
+    expected = neorl2.load(written(tmp_path, chained(arrays)))
+    del arrays["truncated"]
+    found = neorl2.open_parquet(parquet(tmp_path, arrays)).read()
+    assert found.fingerprint == expected.fingerprint
+    assert np.flatnonzero(found.terminals).tolist() == [3]
+
+
+def test_a_missing_parquet_column_is_named_with_those_there_are(
+    tmp_path: Path, arrays: dict[str, Any]
+) -> None:
+    arrays["force"] = arrays.pop("action")
+    with pytest.raises(UserError, match=r"toy\.parquet: no array 'action'.*'force_0', 'force_1'"):
+        neorl2.open_parquet(parquet(tmp_path, arrays))
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1 and no more", b"x" * 100])
+def test_what_is_no_parquet_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "toy.parquet"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"toy\.parquet cannot be read as Parquet"):
+        neorl2.open_parquet(path)
+
+
+def test_lists_of_unequal_length_are_refused(tmp_path: Path, arrays: dict[str, Any]) -> None:
+    path = parquet(tmp_path, arrays, lists=True)
+    ragged = pl.Series([[1.0], *arrays["obs"][1:].tolist()])
+    pl.read_parquet(path).with_columns(obs=ragged).write_parquet(path)
+    with pytest.raises(UserError, match="cannot be read as Parquet"):
+        neorl2.open_parquet(path)
+
+
+def test_official_rows_chain_so_that_parquet_needs_no_truncated(
+    shared_data: Path, tmp_path: Path
+) -> None:
+    with np.load(shared_data / "neorl2" / "Simglucose-val.npz") as official:
+        arrays = {key: array for key, array in official.items() if key != "truncated"}
+    found = neorl2.open_parquet(parquet(tmp_path, arrays)).read(keep_constant=True)
+    assert found.num_episodes == 62
+    assert found.terminals.sum() == 30
 
 
 # min and max return, with which NeoRL2 turns a return into a score

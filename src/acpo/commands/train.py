@@ -15,10 +15,11 @@ from rich.console import Console
 
 from acpo.algorithms import make_algorithm
 from acpo.cci import regime
-from acpo.data import DEFAULT, ConstantColumns, load_dataset
+from acpo.data import DEFAULT, DataOptions
+from acpo.data.registry import columns, load
 from acpo.errors import UserError
 from acpo.files import write_json
-from acpo.tasks import BEHAVIOR_CLONING, REFERENCES
+from acpo.tasks import BEHAVIOR_CLONING, reference
 from acpo.training.loop import Interrupted, Run, TrainConfig, train
 from acpo.training.reporting import ConsoleReporter
 
@@ -32,7 +33,8 @@ class TrainArguments:
     """
 
     dataset: tyro.conf.Positional[str] = DEFAULT
-    """A name, an HDF5 file in D4RL's layout, or an NPZ file with NeoRL2's or D4RL's keys."""
+    """A name (acpo data list), a file (HDF5 in D4RL's layout, NPZ, CSV, Parquet, our store), a
+    folder of tables, a Minari id, or several joined by '+'."""
     algorithm: str = "acpo"
     """acpo, or a fixed constraint: awac (λ=α), inac (λ=0), wbc (λ=100); or bc (no weights)."""
     preset: str = "default"
@@ -43,8 +45,7 @@ class TrainArguments:
     """Continue the run in --out (or begin it, if there is none yet)."""
     json: Path | None = None
     """Also write the final numbers to this file."""
-    constant_columns: ConstantColumns = "refuse"
-    """What to do with observation columns that never change."""
+    data: Annotated[DataOptions, tyro.conf.arg(name="")] = field(default_factory=DataOptions)
     training: Annotated[TrainConfig, tyro.conf.arg(name="")] = field(default_factory=TrainConfig)
 
 
@@ -75,7 +76,7 @@ def _peek(words: list[str], flag: str, default: str) -> str:
 
 def main(words: list[str]) -> int:
     arguments = parse(words)
-    data = load_dataset(arguments.dataset, constant_columns=arguments.constant_columns)
+    data = load(arguments.dataset, arguments.data)
     out = arguments.out
     if out is None:
         if arguments.resume:
@@ -86,6 +87,8 @@ def main(words: list[str]) -> int:
     # Paths and E[log πβ] may hold brackets: they are no markup.
     say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
     say(f"data      {data!r}")
+    for line in columns(arguments.dataset, arguments.data):
+        say(f"          {line}")
     say(f"run       {out}")
     try:
         run = train(
@@ -114,7 +117,7 @@ def main(words: list[str]) -> int:
 
 def summary(run: Run) -> dict[str, Any]:
     """The final numbers: last checkpoint, mean and deviation over seeds."""
-    reference = REFERENCES.get(run.environment or "")
+    scale = reference(run.environment, run.data.name)
     found: dict[str, Any] = {
         "algorithm": type(run.algorithm).__name__,
         "dataset": run.data.name,
@@ -132,12 +135,12 @@ def summary(run: Run) -> dict[str, Any]:
     cloning = BEHAVIOR_CLONING.get(run.data.fingerprint)
     if cloning is not None:
         found["behavior_cloning_return"] = cloning
-    if reference:
+    if scale:
         for name in ("return_mean", "data_mean_return", "behavior_cloning_return"):
             if name in found:
-                found[name.replace("return", "score")] = reference.score(found[name])
+                found[name.replace("return", "score")] = scale.score(found[name])
         if returns is not None:
-            found["score_std"] = reference.score(returns).std()
+            found["score_std"] = scale.score(returns).std()
     if "dial/lambda" in run.metrics.columns:
         last = run.metrics.filter(run.metrics["step"] == run.metrics["step"].max())
         lam = float(last["dial/lambda"].to_numpy().mean())

@@ -112,7 +112,7 @@ def relabel(data: Dataset, text: str) -> Dataset:
             f"{data.source}: the reward '{text}' is {rewards[bad][0]} at row {bad.argmax()}; "
             "change the expression so that it is a number everywhere."
         )
-    returns = np.bincount(data.episode_ids, weights=rewards, minlength=data.num_episodes)
+    returns: Any = np.bincount(data.episode_ids, weights=rewards, minlength=data.num_episodes)
     validation = None if data.validation is None else relabel(data.validation, text)
     return replace(data, rewards=rewards, episode_returns=returns, validation=validation)
 

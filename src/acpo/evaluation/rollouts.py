@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from acpo.errors import UserError
-from acpo.tasks import REFERENCES, dimensions, make_env
+from acpo.tasks import dimensions, make_env, reference
 
 if TYPE_CHECKING:
     import gymnasium
@@ -97,7 +97,5 @@ class Evaluator:
 
 def normalized_score(environment: str | None, returns: np.ndarray) -> np.ndarray | None:
     """100 · (R − min)/(max − min) where the environment has reference returns."""
-    reference = REFERENCES.get(environment or "")
-    if reference is None:
-        return None
-    return np.asarray(reference.score(returns))
+    known = reference(environment)
+    return None if known is None else np.asarray(known.score(returns))

@@ -9,8 +9,8 @@ from acpo.errors import UserError
 from acpo.files import read_json, write_atomically
 
 
-def draw_run(run: Path, out: Path) -> None:
-    """Draw score (or return) and, where there is a dial, λ; mean and range over seeds."""
+def pyplot() -> Any:
+    """matplotlib's pyplot, drawing to files; it is imported only here, being an extra."""
     try:
         import matplotlib
 
@@ -18,6 +18,12 @@ def draw_run(run: Path, out: Path) -> None:
         import matplotlib.pyplot as plt
     except ImportError as error:
         raise UserError("Drawing needs matplotlib: pip install 'acpo[plot]'.") from error
+    return plt
+
+
+def draw_run(run: Path, out: Path) -> None:
+    """Draw score (or return) and, where there is a dial, λ; mean and range over seeds."""
+    plt = pyplot()
     import polars as pl
 
     if not (run / "evaluations.parquet").exists():

@@ -22,12 +22,30 @@ class Reference(NamedTuple):
         return 100.0 * (episode_return - self.minimum) / (self.maximum - self.minimum)
 
 
-# D4RL's reference returns; gymnasium's v4 tasks are the ones whose rewards match D4RL's.
+# By Gymnasium id, or by what a dataset's name begins with. D4RL's are for gymnasium's v4 tasks,
+# whose rewards match its own.
 REFERENCES = {
     "Hopper-v4": Reference(-20.272305, 3234.3),
     "HalfCheetah-v4": Reference(-280.178953, 12135.0),
     "Walker2d-v4": Reference(1.629008, 4592.3),
+    "d4rl/antmaze": Reference(0.0, 1.0),
+    "d4rl/kitchen": Reference(0.0, 4.0),
+    "neorl2/Pipeline": Reference(-296, 751),
+    "neorl2/Simglucose": Reference(9.75, 475),
+    "neorl2/RocketRecovery": Reference(-176, 208),
+    "neorl2/RandomFrictionHopper": Reference(-3, 503),
+    "neorl2/DMSD": Reference(30.60, 849.51),
+    "neorl2/Fusion": Reference(-107.601, 98.05),
+    "neorl2/SafetyHalfCheetah": Reference(-283, 2507),
 }
+
+
+def reference(environment: str | None, dataset: str = "") -> Reference | None:
+    """The reference returns of an environment, or else those of a dataset by name."""
+    if environment in REFERENCES:
+        return REFERENCES[environment]
+    return next((found for key, found in REFERENCES.items() if dataset.startswith(key)), None)
+
 
 # Mean return of behaviour cloning, by the fingerprint of the dataset it was measured on.
 BEHAVIOR_CLONING: dict[str, float] = {
