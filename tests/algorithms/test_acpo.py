@@ -43,7 +43,6 @@ def make(**changes: Any) -> ACPO:
         "log_weight_max": 4.6,
         "value_target": "target",
         "layer_norm": False,
-        "entropy_scale": 1.0,
         "actor_average": 1.0,
     }
     return ACPO(**{**fields, **changes})
@@ -181,8 +180,7 @@ def reference_update(
     lam = max(ref.lam - config.rule.lam_rate * slack, 0.0)
 
     bootstrap = ref.target if config.value_target == "target" else critic
-    entropy_price = config.entropy_scale * config.alpha
-    y_v = np.minimum(*both_q(bootstrap, s, sampled, norm)) - entropy_price * clip(log_pi)
+    y_v = np.minimum(*both_q(bootstrap, s, sampled, norm)) - config.alpha * clip(log_pi)
     next_v = forward(value, b.next_observations, norm)[:, 0]
     y_q = b.rewards + config.gamma * np.where(b.terminals == 1.0, 0.0, next_v)
     advantage = np.minimum(*both_q(critic, s, a, norm)) - forward(value, s, norm)[:, 0]
@@ -241,7 +239,6 @@ VARIANTS = {
     "online critics in V's target": make(value_target="online"),
     "departures from the paper": make(
         rule=cci.dual(epsilon=-1.0, start=0.7, rate=0.05, slack_max=0.1),
-        entropy_scale=0.3,
         actor_average=0.2,
     ),
 }

@@ -70,16 +70,13 @@ def make_algorithm(name: str = "acpo", preset: str = "default") -> Any:
     )
     if isinstance(algorithm, BC):
         return algorithm
-    # Fixed rules keep their λ; the dual one gets the paper's ε and rate.
-    rule = replace(algorithm.rule, epsilon=PAPER_EPSILON[suite][task])
-    if rule.lam_rate > 0:
-        rule = replace(rule, lam_rate=1e-5, slack_max=None)
+    # Fixed rules keep their λ; the dual one gets the paper's ε and a slack without bound.
+    rule = replace(algorithm.rule, epsilon=PAPER_EPSILON[suite][task], slack_max=None)
     return replace(
         algorithm,
         alpha=PAPER_ALPHA[suite],
         rule=rule,
         tau=5e-3,
-        entropy_scale=1.0,
         layer_norm=False,
         reward_scale=1.0,
     )

@@ -47,11 +47,9 @@ class ACPO:
     """
 
     alpha: float = 0.1
-    """α, the temperature: scale of A in the weight and, times `entropy_scale`, entropy's price."""
-    rule: cci.Rule = field(default_factory=lambda: cci.dual(rate=3e-5, slack_max=0.3))
+    """α, the temperature: scale of A in the weight, and the price of entropy in V's target."""
+    rule: cci.Rule = field(default_factory=lambda: cci.dual(slack_max=0.3))
     """How λ moves."""
-    entropy_scale: float = 0.1
-    """Share of α that prices entropy in V's target; 1 is the paper's (docs/defaults.md)."""
     gamma: float = 0.99
     """γ, the discount."""
     tau: float = 0.02
@@ -126,11 +124,8 @@ class ACPO:
     # --- losses ---------------------------------------------------------------------------------
 
     def value_loss(self, v: Array, q: Array, log_pi: Array) -> tuple[Array, Metrics]:
-        """L_V = ½ (V(s) − Y_V)², Y_V = min_i Q_i(s,a) − c α log πθ(a|s), a ~ πθ   (Eq-Loss-V).
-
-        c is `entropy_scale`; the paper has c = 1.
-        """
-        target = q.min(axis=0) - self.entropy_scale * self.alpha * self.clip(log_pi)
+        """L_V = ½ (V(s) − Y_V)², Y_V = min_i Q_i(s,a) − α log πθ(a|s), a ~ πθ   (Eq-Loss-V)."""
+        target = q.min(axis=0) - self.alpha * self.clip(log_pi)
         loss = 0.5 * jnp.mean((v - jax.lax.stop_gradient(target)) ** 2)
         return loss, {"value/loss": loss, "value/v": v.mean()}
 
