@@ -30,7 +30,8 @@ minari = pytest.importorskip("minari")
 from minari.data_collector.episode_buffer import EpisodeBuffer  # noqa: E402
 from minari.namespace import list_local_namespaces  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+# Minari's advice to those who publish, and Gymnasium's that Hopper-v4 is old.
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 
 
 @pytest.fixture(autouse=True)

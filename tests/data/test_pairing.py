@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acpo.data.dataset import Fingerprint, from_stream
+from acpo.data.features import Features
 from acpo.data.pairing import Pairing, Steps
 from acpo.data.source import Source, from_steps
 from acpo.errors import UserError
@@ -93,3 +94,10 @@ def test_an_action_that_never_changes_cannot_be_scaled() -> None:
     steps = Steps(np.ones((4, 1)), np.full((4, 1), 7.0), np.zeros(4), np.arange(4) == 3)
     with pytest.raises(UserError, match="the action 0 never changes \\(always 7\\)"):
         from_steps(steps, "x", "x").with_scaled_actions()
+
+
+def test_actions_that_have_units_are_not_scaled_again() -> None:
+    features = Features(action_low=(0.0,), action_high=(5.0,))
+    steps = Steps(np.eye(4), np.linspace(-1, 1, 4)[:, None], np.zeros(4), np.arange(4) == 3)
+    with pytest.raises(UserError, match="scaled by known bounds already"):
+        from_steps(steps, "x", "x", features=features).with_scaled_actions()

@@ -503,7 +503,9 @@ def test_text_in_a_column_of_numbers_is_shown(tmp_path: Path, column: str, row: 
 
 def test_text_among_actions_and_rewards_is_refused() -> None:
     texts = ["low", "high", "low"] * 4
-    assert "column 'u_1' holds text ('low' at row 0; 12 of its 12" in refusal(log(u_1=texts))
+    for values in (texts, pl.Series(texts, dtype=pl.Categorical)):
+        message = refusal(pl.DataFrame(log(u_1=values)))
+        assert "column 'u_1' holds text ('low' at row 0; 12 of its 12" in message
     assert "column 'reward' holds text" in refusal(log(reward=texts))
     assert "column 'mode' holds text" in refusal({**log(), "mode": texts}, reward="reward + mode")
 

@@ -53,18 +53,16 @@ def seconds(column: pl.Expr, dtype: pl.DataType) -> pl.Expr:
 
 
 def sound(column: pl.Expr, dtype: pl.DataType, kind: Kind) -> pl.Expr:
-    """Whether all is well in a column; a quick look before `problem` looks at every value."""
+    """A quick look: whether nothing can be wrong in a column. If false, `problem` will tell."""
     import polars as pl
 
-    match kind:
-        case "number":
-            good = number(column, dtype).cast(pl.Float32).is_finite()
-        case "flag":
-            good = number(column, dtype).is_in([0.0, 1.0])
-        case "text" if not dtype.is_float():
-            good = column.is_not_null()
-        case _:  # a column of dates without any raises, which would hide the others
-            good = pl.lit(False)
+    if kind == "number":
+        plain = column.cast(pl.String) if is_text(dtype) else column
+        good = plain.cast(pl.Float64, strict=False).cast(pl.Float32).is_finite()
+    elif kind == "text" and not dtype.is_float():
+        good = column.is_not_null()
+    else:
+        good = pl.lit(False)
     return good.fill_null(False).all()
 
 

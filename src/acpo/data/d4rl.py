@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import IO, Any
 
@@ -205,8 +205,12 @@ def write(path: Path, stream: Stream) -> None:
     """
     with part(path) as temporary, HDF5File(temporary, "w+") as target, ThreadPoolExecutor(1) as own:
         # In a thread of its own: Ctrl-C reaches the main one only, and must not pass through HDF5.
+        job = own.submit(_write, target, stream)
         try:
-            own.submit(_write, target, stream).result()
+            # In turns, because polars makes waiting deaf to Ctrl-C.
+            while not wait([job], timeout=0.2).done:
+                pass
+            job.result()
         except BaseException as error:
             target.failure = target.failure or error  # so that the thread ends, if it has not
             raise

@@ -45,8 +45,9 @@ NEXT_OBSERVATIONS = "acpo_next_observations"
 
 FIELD_NAMES = {"terminals": "terminations", "timeouts": "truncations"}
 
-# HDF5 crashes on a full disk, so that writing stops while there is still this much space.
-SPARE_BYTES = 32 * 2**20
+# HDF5 crashes on a full disk, so writing stops while there is still this much space: more than what
+# HDF5 holds back in its caches (32 MiB).
+SPARE_BYTES = 64 * 2**20
 
 # A path into nested observations, and the space of the array there.
 _Leaf = tuple[tuple[str | int, ...], Any]

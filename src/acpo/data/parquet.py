@@ -1,6 +1,6 @@
 """Our own Parquet layout: one row per transition, and what the rows do not tell in the footer.
 
-Columns: observation_0…, action_0…, reward, next_observation_0… (float32), terminal, timeout (bool;
+Columns: observation_0…, action_0…, next_observation_0…, reward (float32), terminal, timeout (bool;
 a timeout is the last row of an episode that was cut) and episode (int32). The footer's key "acpo"
 holds JSON: name, environment, features, and the return, length and number of rows of each episode,
 which a cut-off episode's transitions do not tell; an episode of which no row was kept stands only
@@ -159,11 +159,12 @@ def open_file(path: Path) -> Source:
         while True:
             with _reading(path):
                 frame = table.select(needed).slice(first, rows).collect()
-                matrices = {f: frame.select(group).to_numpy() for f, group in columns.items()}
-                vectors = {f: frame[name].to_numpy() for name, f in _VECTORS.items()}
+                arrays = {f: frame.select(c).to_numpy(order="c") for f, c in columns.items()}
+                arrays |= {f: frame[name].to_numpy() for name, f in _VECTORS.items()}
             if not len(frame):
                 return
-            yield Steps(**matrices, **vectors)
+            del frame  # not needed while the caller works
+            yield Steps(**arrays)
             if rows is None:
                 return
             first += rows

@@ -72,6 +72,11 @@ class Source:
         """The same source with actions scaled to [−1, 1] by their least and largest values."""
         from acpo.data import checks
 
+        if self.features.action_low:
+            raise UserError(
+                f"{self.location}: its actions are scaled by known bounds already; leave out "
+                "scale_actions (--scale-actions)."
+            )
         name = (self.field_names or {}).get("actions", "actions")
         low = high = None
         for steps in self.blocks(BLOCK_ROWS):
