@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from acpo.data import checks
 from acpo.data.dataset import Dataset, from_arrays
 from acpo.errors import UserError
 
@@ -310,3 +311,11 @@ def test_the_repr_is_one_short_line(fields: dict[str, Any]) -> None:
     assert repr(build(fields)) == (
         "Dataset('toy': 10 transitions in 3 episodes, 3 observations, 2 actions, mean return 22.0)"
     )
+
+
+@pytest.mark.parametrize("rows", [1, 255, 256, 257, 1000])
+def test_column_ranges_equal_the_plain_ones(rows: int) -> None:
+    matrix = np.random.default_rng(rows).normal(size=(rows, 3)).astype(np.float32)
+    low, high = checks.column_range(matrix)
+    np.testing.assert_array_equal(low, matrix.min(axis=0))
+    np.testing.assert_array_equal(high, matrix.max(axis=0))

@@ -101,3 +101,14 @@ def test_actions_that_have_units_are_not_scaled_again() -> None:
     steps = Steps(np.eye(4), np.linspace(-1, 1, 4)[:, None], np.zeros(4), np.arange(4) == 3)
     with pytest.raises(UserError, match="scaled by known bounds already"):
         from_steps(steps, "x", "x", features=features).with_scaled_actions()
+
+
+def test_columns_that_never_change_are_called_by_their_names() -> None:
+    steps = Steps(
+        np.column_stack([np.arange(4), np.ones(4)]),
+        np.linspace(-1, 1, 4)[:, None],
+        np.zeros(4),
+        np.arange(4) == 3,
+    )
+    with pytest.raises(UserError, match="never change: 'mode'"):
+        from_steps(steps, "x", "x", features=Features(("t", "mode"))).read()

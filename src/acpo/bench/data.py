@@ -7,6 +7,7 @@ processes of their own, so that each one's peak of memory is its own.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -108,6 +109,7 @@ def measure_training(
     store.write(large, log(rows).stream())
     say(f"wrote {rows:,} rows in {time.perf_counter() - start:.0f} s")
     store.write(small, log(min(rows, IN_MEMORY_ROWS)).stream())
+    os.sync()  # what was written must not be on its way to the disk while something is timed
     memory, disk = [], []
     for number in range(rounds):
         memory.append(_apart(str(small), str(steps), "1000"))

@@ -6,7 +6,7 @@ than memory goes through the same code; where the blocks are cut changes nothing
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,15 +75,21 @@ class Pairing:
         source: What error messages call the source.
         field_names: What the source calls a field, where it differs; used in error messages.
         keep_constant: Accept observation columns that never change.
+        column_names: Names of the observation's numbers, where the source has them.
 
     Raises:
         UserError: naming the source, the field, the first bad row and the remedy.
     """
 
     def __init__(
-        self, source: str, field_names: Mapping[str, str] | None = None, keep_constant: bool = False
+        self,
+        source: str,
+        field_names: Mapping[str, str] | None = None,
+        keep_constant: bool = False,
+        column_names: Sequence[str] = (),
     ) -> None:
         self.source, self._names, self._keep_constant = source, field_names or {}, keep_constant
+        self._column_names = column_names
         self._fed = 0  # rows seen
         self._made = 0  # transitions made
         self._ended = False  # has any row ended an episode?
@@ -111,7 +117,7 @@ class Pairing:
             self._rows, len(self._returns)
         )
         if len(obs) and not self._keep_constant:
-            low, high = obs.min(axis=0), obs.max(axis=0)
+            low, high = checks.column_range(obs)
             self._low = low if self._low is None else np.minimum(self._low, low)
             self._high = high if self._high is None else np.maximum(self._high, high)
         return Transitions(obs, act, rew, nxt, ended, ids)
@@ -135,7 +141,7 @@ class Pairing:
                 " is stored.)"
             )
         if self._low is not None and self._high is not None:
-            checks.varying_columns(self.source, obs, self._low, self._high)
+            checks.varying_columns(self.source, obs, self._low, self._high, self._column_names)
         return Episodes(self._returns, self._lengths, self._rows)
 
     def _checked(self, steps: Steps) -> tuple[Any, Any, Any, Any, Any, Any]:
@@ -213,9 +219,3 @@ class Pairing:
 
 def _padded(counts: NDArray[np.int64], length: int) -> NDArray[np.int64]:
     return np.concatenate([counts, np.zeros(length - len(counts), dtype=np.int64)])
-
-
-def paired(blocks: Iterable[Steps], pairing: Pairing) -> Iterator[Transitions]:
-    """All transitions of a source, block by block; `pairing.close` then tells of its episodes."""
-    for steps in blocks:
-        yield pairing.feed(steps)

@@ -30,7 +30,6 @@ _TABLES = (".csv", ".tsv", ".parquet")
 _SIGNATURES = {
     b"\x89HDF\r\n\x1a\n": ".hdf5",
     b"PK\x03\x04": ".npz",
-    b"PAR1": ".parquet",
 }
 FORMATS = (
     "HDF5 in D4RL's layout (.hdf5, .h5), NPZ (.npz), CSV (.csv, .tsv), Parquet (.parquet), a "

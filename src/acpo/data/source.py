@@ -53,7 +53,8 @@ class Source:
     episodes: Episodes | None = None
 
     def stream(self, rows: int | None = BLOCK_ROWS, *, keep_constant: bool = False) -> Stream:
-        pairing = Pairing(self.location, self.field_names, keep_constant)
+        names = self.features.observation_names
+        pairing = Pairing(self.location, self.field_names, keep_constant, names)
         return Stream(
             self.name,
             self.environment,
