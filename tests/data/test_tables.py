@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acpo.data import rows as table_rows
 from acpo.data import tables
 from acpo.data.dataset import Dataset, from_arrays, from_stream
 from acpo.data.options import DataOptions
 from acpo.data.source import Source
+from acpo.data.tables import rows as table_rows
 from acpo.errors import UserError
 
 

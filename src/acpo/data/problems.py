@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from acpo.data.dataset import Dataset
-from acpo.data.inspect import AT_BOUND, WIDTH, Moments, names, sample
-from acpo.data.pairing import Steps, Transitions
+from acpo.data.inspect import WIDTH, sample
+from acpo.data.pairing import Steps
+from acpo.data.scan import SHOWN, Scan, breaks, episode_hashes, first_equal
 
 Severity = Literal["error", "warning", "note"]
 _ORDER: tuple[Severity, ...] = ("error", "warning", "note")
@@ -31,7 +32,6 @@ SEVERAL_TERMINALS, SPIKE = 5, 5
 SOME_AT_BOUNDS, MOST_AT_BOUNDS = 0.05, 0.5
 SMALL_ACTION = 0.1
 LARGE_OBSERVATION, LARGE_DEVIATION = 1e6, 50.0
-_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def find(data: Dataset, steps: Steps | None = None) -> list[Problem]:
     Args:
         steps: The rows as the source has them, for a fault that paired rows no longer show.
     """
-    scan = _Scan(data)
+    scan = Scan(data)
     checks = (_leaks, _chain, _time_limits, _rewards, _observations, _actions, _repeats, _size)
     found = [problem for check in checks for problem in check(scan)]
     if steps is not None and steps.timeouts is not None:
@@ -85,90 +85,12 @@ def describe(problems: Sequence[Problem]) -> list[str]:
     return [*lines, ", ".join(_counted(count, kind) for kind, count in counts.items() if count)]
 
 
-class _Scan:
-    """What one pass over the rows tells; a check looks again only where this gives cause."""
-
-    def __init__(self, data: Dataset) -> None:
-        self.data = data
-        self.observations, self.actions = Moments(data.observation_dim), Moments(data.action_dim)
-        self.at_bounds = np.zeros(data.action_dim, np.int64)
-        # Per episode: how many rewards are not zero, and the sum of their logarithms.
-        self.rewarded, self.log_rewards = np.zeros((2, data.num_episodes))
-        self.chained = True
-        ends, hashes = [], []
-        first = 0
-        for block in data.blocks():
-            self.observations.add(block.observations)
-            self.actions.add(block.actions)
-            self.at_bounds += (np.abs(block.actions) >= AT_BOUND).sum(axis=0)
-            nonzero, start = block.rewards != 0, block.episode_ids[0]
-            ids, logs = block.episode_ids[nonzero] - start, np.log(np.abs(block.rewards[nonzero]))
-            here = slice(start, block.episode_ids[-1] + 1)
-            count = here.stop - here.start
-            self.rewarded[here] += np.bincount(ids, minlength=count)
-            self.log_rewards[here] += np.bincount(ids, weights=logs, minlength=count)
-            ends.append(block.episode_ids[block.terminals])
-            hashes.append(_hashes(block))
-            self.chained &= not len(_breaks(data, first, len(block.rewards), 0.0))
-            first += len(block.rewards)
-        self.ended = np.concatenate(ends)  # episodes with a terminal
-        self.hashes = np.concatenate(hashes)
-        self.starts = np.cumsum(data.episodes.rows) - data.episodes.rows
-        self.observation_names = names(
-            data.features.observation_names, data.observation_dim, "observation"
-        )
-        self.action_names = names(data.features.actions, data.action_dim, "action")
-
-    def first_rows(self, episodes: NDArray[Any]) -> tuple[int, ...]:
-        """Where the first few of these episodes begin, in the source's count."""
-        lengths = self.data.episode_lengths
-        return tuple((np.cumsum(lengths) - lengths)[episodes[:_SHOWN]].tolist())
-
-    def source_rows(self, rows: NDArray[Any]) -> tuple[int, ...]:
-        """The first few of these rows, in the source's count."""
-        rows = rows[:_SHOWN]
-        episodes = self.data.episode_ids[rows]
-        return tuple((self.first_rows(episodes) + rows - self.starts[episodes]).tolist())
-
-
-def _hashes(block: Transitions) -> NDArray[np.int64]:
-    """64 bits of each row's (s, a, r, s'), by which rows are compared; in this process only."""
-    parts = (block.observations, block.actions, block.rewards[:, None], block.next_observations)
-    rows = np.concatenate(parts, axis=1) + np.float32(0)  # −0 becomes 0
-    texts = rows.view(f"V{rows.dtype.itemsize * rows.shape[1]}")[:, 0].tolist()
-    return np.fromiter(map(hash, texts), np.int64, len(texts))
-
-
-def _episode_hashes(scan: _Scan) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
-    """Of the episodes with two rows or more, and which these are."""
-    rows = scan.data.episodes.rows
-    chosen = np.flatnonzero(rows > 1)
-    texts = (scan.hashes[scan.starts[i] :][: rows[i]].tobytes() for i in chosen)
-    return np.fromiter(map(hash, texts), np.int64, len(chosen)), chosen
-
-
-def _earlier(hashes: NDArray[np.int64]) -> NDArray[np.intp]:
-    """For each place, the first one with an equal hash."""
-    _, first, which = np.unique(hashes, return_index=True, return_inverse=True)
-    return first[which]
-
-
-def _breaks(data: Dataset, first: int, count: int, tolerance: Any) -> NDArray[np.intp]:
-    """Rows among these whose successor is not the next row, though the episode goes on."""
-    last = min(first + count, len(data) - 1)
-    here, after = slice(first, last), slice(first + 1, last + 1)
-    with np.errstate(over="ignore"):
-        apart = np.abs(data.next_observations[here] - data.observations[after])
-    goes_on = data.episode_ids[here] == data.episode_ids[after]
-    return first + np.flatnonzero(goes_on & (apart > tolerance).any(axis=1))
-
-
-def _leaks(scan: _Scan) -> Iterator[Problem]:
+def _leaks(scan: Scan) -> Iterator[Problem]:
     if scan.data.validation is None:
         return
-    held = _Scan(scan.data.validation)
-    hashes, episodes = _episode_hashes(held)
-    whole = episodes[np.isin(hashes, _episode_hashes(scan)[0])]
+    held = Scan(scan.data.validation)
+    hashes, episodes = episode_hashes(held)
+    whole = episodes[np.isin(hashes, episode_hashes(scan)[0])]
     if len(whole):
         yield Problem(
             "error",
@@ -189,14 +111,14 @@ def _leaks(scan: _Scan) -> Iterator[Problem]:
         )
 
 
-def _chain(scan: _Scan) -> Iterator[Problem]:
+def _chain(scan: Scan) -> Iterator[Problem]:
     if scan.chained:
         return
     data, size = scan.data, np.maximum(np.abs(scan.observations.low), scan.observations.high)
     tolerance = CHAIN_TOLERANCE * scan.observations.std + ROUNDING * size
     first, found = 0, []
     for block in data.blocks():
-        found.append(_breaks(data, first, len(block.rewards), tolerance))
+        found.append(breaks(data, first, len(block.rewards), tolerance))
         first += len(block.rewards)
     rows, inside = np.concatenate(found), len(data) - int((data.episodes.rows > 0).sum())
     if not len(rows):
@@ -218,7 +140,7 @@ def _chain(scan: _Scan) -> Iterator[Problem]:
     )
 
 
-def _time_limits(scan: _Scan) -> Iterator[Problem]:
+def _time_limits(scan: Scan) -> Iterator[Problem]:
     ended, lengths = scan.ended, scan.data.episode_lengths
     longest = int(lengths.max())
     at_limit = ended[lengths[ended] == longest]
@@ -243,7 +165,7 @@ def _time_limits(scan: _Scan) -> Iterator[Problem]:
         )
 
 
-def _rewards(scan: _Scan) -> Iterator[Problem]:
+def _rewards(scan: Scan) -> Iterator[Problem]:
     if not scan.rewarded.any():
         yield Problem(
             "warning",
@@ -272,7 +194,7 @@ def _rewards(scan: _Scan) -> Iterator[Problem]:
         )
 
 
-def _observations(scan: _Scan) -> Iterator[Problem]:
+def _observations(scan: Scan) -> Iterator[Problem]:
     data, moments = scan.data, scan.observations
     constant = moments.low == moments.high
     if constant.any():
@@ -317,7 +239,7 @@ def _observations(scan: _Scan) -> Iterator[Problem]:
         )
 
 
-def _actions(scan: _Scan) -> Iterator[Problem]:
+def _actions(scan: Scan) -> Iterator[Problem]:
     called, moments = scan.action_names, scan.actions
     constant = moments.low == moments.high
     if constant.any():
@@ -349,9 +271,9 @@ def _actions(scan: _Scan) -> Iterator[Problem]:
         )
 
 
-def _repeats(scan: _Scan) -> Iterator[Problem]:
-    hashes, episodes = _episode_hashes(scan)
-    earlier = _earlier(hashes)
+def _repeats(scan: Scan) -> Iterator[Problem]:
+    hashes, episodes = episode_hashes(scan)
+    earlier = first_equal(hashes)
     again = np.flatnonzero(earlier != np.arange(len(earlier)))
     whole = episodes[again]
     if len(whole):
@@ -363,7 +285,7 @@ def _repeats(scan: _Scan) -> Iterator[Problem]:
             "Remove the copies: they count double, and a held-out copy hides overfitting.",
             scan.first_rows(whole),
         )
-    earlier = _earlier(scan.hashes)
+    earlier = first_equal(scan.hashes)
     repeats = (earlier != np.arange(len(earlier))) & ~np.isin(scan.data.episode_ids, whole)
     if repeats.any():
         rows = np.flatnonzero(repeats)
@@ -377,7 +299,7 @@ def _repeats(scan: _Scan) -> Iterator[Problem]:
         )
 
 
-def _size(scan: _Scan) -> Iterator[Problem]:
+def _size(scan: Scan) -> Iterator[Problem]:
     data = scan.data
     if len(data) < FEW_ROWS or data.num_episodes < FEW_EPISODES:
         yield Problem(
@@ -408,7 +330,7 @@ def _ambiguous_ends(steps: Steps) -> Iterator[Problem]:
             "Timeouts at rows that are terminals too, and are taken as such: "
             f"{_of(len(both), int(cut.sum()))}.",
             "Mark a row as a terminal only where the system itself ended.",
-            tuple(both[:_SHOWN].tolist()),
+            tuple(both[:SHOWN].tolist()),
         )
 
 
@@ -429,11 +351,11 @@ def _named(called: Sequence[str], chosen: NDArray[np.bool_]) -> str:
 
 
 def _joined(texts: Sequence[str]) -> str:
-    more = f" and {len(texts) - _SHOWN:,} more" if len(texts) > _SHOWN else ""
-    return ", ".join(texts[:_SHOWN]) + more
+    more = f" and {len(texts) - SHOWN:,} more" if len(texts) > SHOWN else ""
+    return ", ".join(texts[:SHOWN]) + more
 
 
-def _ranges(scan: _Scan, chosen: NDArray[np.bool_]) -> str:
+def _ranges(scan: Scan, chosen: NDArray[np.bool_]) -> str:
     """The chosen observation columns with what they range over."""
     low, high = scan.observations.low, scan.observations.high
     texts = [

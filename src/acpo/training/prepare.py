@@ -18,6 +18,7 @@ from acpo.behavior import gaussian
 from acpo.behavior.gaussian import FitState, GaussianBehavior
 from acpo.data import Dataset
 from acpo.data.combine import take
+from acpo.data.inspect import Moments
 from acpo.data.pairing import Transitions
 from acpo.errors import UserError
 from acpo.networks import Head
@@ -43,14 +44,12 @@ class Normalizer(NamedTuple):
         dim = data.observation_dim
         if not enabled:
             return cls(np.zeros(dim, np.float32), np.ones(dim, np.float32))
-        mean, square = np.zeros(dim), np.zeros(dim)
+        moments = Moments(dim)
         for block in data.blocks():
-            mean += block.observations.sum(axis=0, dtype=np.float64) / len(data)
-        for block in data.blocks():
-            square += ((block.observations - mean) ** 2).sum(axis=0) / len(data)
+            moments.add(block.observations)
         # A constant column carries nothing; leave its scale alone instead of dividing by zero.
-        std = np.where(square > 1e-12, np.sqrt(square), 1.0)
-        return cls(mean.astype(np.float32), std.astype(np.float32))
+        std = np.where(moments.std > 1e-6, moments.std, 1.0)
+        return cls(moments.mean.astype(np.float32), std.astype(np.float32))
 
     def __call__(self, observations: np.ndarray) -> np.ndarray:
         return (observations - self.mean) / self.std

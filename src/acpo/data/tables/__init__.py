@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from acpo.data import cells, checks, expression, neorl2
-from acpo.data.columns import natural, resolve
+from acpo.data import checks, expression, neorl2
 from acpo.data.expression import unknown_name
 from acpo.data.features import Features
 from acpo.data.options import DataOptions
 from acpo.data.pairing import Steps
-from acpo.data.rows import Part, Rows, compared, unreadable
 from acpo.data.source import Source
+from acpo.data.tables import cells
+from acpo.data.tables.columns import natural, resolve
+from acpo.data.tables.rows import Part, Rows, compared, unreadable
 from acpo.errors import UserError
 
 if TYPE_CHECKING:

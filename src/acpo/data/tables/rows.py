@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from acpo.data import cells
-from acpo.data.columns import Columns
 from acpo.data.source import BLOCK_ROWS
+from acpo.data.tables import cells
+from acpo.data.tables.columns import Columns
 from acpo.errors import UserError
 
 if TYPE_CHECKING:
