@@ -49,7 +49,7 @@ class Entry:
         name: "suite/task"; "-val" at the end is a validation set alone.
         urls: Addresses of the same data, the best first; files keep their published names.
         md5: Published checksum of the file at the first address.
-        environment: Gymnasium id of the task that the data comes from, where `acpo.tasks` has it.
+        environment: What `acpo.make_env` takes for the task that the data comes from.
         trajectories: How many the benchmark's own loader takes from the file's beginning, if not
             all.
         validation: Name of the set that is attached to this one.
@@ -159,7 +159,7 @@ def _entries() -> Iterator[Entry]:
         yield Entry(
             name,
             (f"{_D4RL}/{file}",),
-            environment=_D4RL_ENVIRONMENTS.get(kind),
+            environment=_D4RL_ENVIRONMENTS.get(kind, name),
             facts=_FACTS.get(name, UNKNOWN),
         )
     for task in dict.fromkeys(file.split("-")[0] for file in _NEORL2_MD5):
@@ -168,6 +168,7 @@ def _entries() -> Iterator[Entry]:
                 name,
                 tuple(url.format(task=task, split=split) for url in _NEORL2),
                 md5=_NEORL2_MD5[f"{task}-{split}"],
+                environment=f"neorl2/{task}",
                 trajectories=_NEORL2_TRAJECTORIES.get(f"{task}-{split}"),
                 validation=f"{name}-val" if split == "train" else None,
                 facts=_FACTS.get(name, UNKNOWN),

@@ -13,6 +13,8 @@ from acpo.tasks import dimensions, make_env, reference
 if TYPE_CHECKING:
     import gymnasium
 
+    from acpo.tasks.neorl2.batched import Batched
+
 
 class Rollouts(NamedTuple):
     """Raw results of an evaluation, one entry per episode on the last axis."""
@@ -56,6 +58,7 @@ class Evaluator:
         self.environment = environment
         self._envs = [make_env(environment) for _ in range(episodes)]
         self._box = ActionBox(environment, self._envs[0].action_space)
+        self._batch: Batched | None = getattr(self._envs[0].unwrapped, "batched", None)
 
     def check(self, what: str, observation_dim: int, action_dim: int) -> None:
         """Refuse a dataset or a policy (`what`) whose sizes are not the environment's."""
@@ -78,6 +81,8 @@ class Evaluator:
         self, policy: Callable[[np.ndarray], np.ndarray], seed: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """All episodes advance together: one call of the policy per step, on a batch."""
+        if self._batch is not None:
+            return self._batched_episodes(self._batch, policy, seed)
         returns = np.zeros(len(self._envs))
         lengths = np.zeros(len(self._envs), dtype=np.int64)
         running = np.ones(len(self._envs), dtype=bool)
@@ -92,6 +97,21 @@ class Evaluator:
                 returns[e] += float(reward)
                 lengths[e] += 1
                 running[e] = not (terminal or timeout)
+        return returns, lengths
+
+    def _batched_episodes(
+        self, batch: Batched, policy: Callable[[np.ndarray], np.ndarray], seed: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The same where the environment itself advances all episodes at once."""
+        observations = batch.reset([seed + e for e in range(len(self._envs))])
+        returns, lengths = np.zeros(len(observations)), np.zeros(len(observations), np.int64)
+        running = np.ones(len(observations), dtype=bool)
+        while running.any():
+            actions = self._box.actions(policy, observations)
+            observations, rewards, terminals, timeouts = batch.step(actions)
+            returns += rewards  # 0 for an episode that has ended
+            lengths += running
+            running &= ~(terminals | timeouts)
         return returns, lengths
 
 

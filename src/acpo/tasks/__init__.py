@@ -42,9 +42,11 @@ REFERENCES = {
 
 def reference(environment: str | None, dataset: str = "") -> Reference | None:
     """The reference returns of an environment, or else those of a dataset by name."""
-    if environment in REFERENCES:
-        return REFERENCES[environment]
-    return next((found for key, found in REFERENCES.items() if dataset.startswith(key)), None)
+    for name in (environment or "", dataset):
+        for key, found in REFERENCES.items():
+            if name.startswith(key):
+                return found
+    return None
 
 
 # Mean return of behaviour cloning, by the fingerprint of the dataset it was measured on.
@@ -56,14 +58,19 @@ BEHAVIOR_CLONING: dict[str, float] = {
 
 
 def make_env(environment: str) -> gymnasium.Env:
-    """Create a Gymnasium environment with flat, continuous observations and actions."""
+    """The environment of a task ("neorl2/DMSD", "d4rl/kitchen-mixed-v0") or of a Gymnasium id.
+
+    Observations and actions are flat and continuous.
+    """
     import gymnasium
+
+    from acpo.tasks import environments
 
     try:
         with warnings.catch_warnings():
             # v4 is chosen on purpose (see REFERENCES); the advice to move to v5 would mislead.
             warnings.simplefilter("ignore")
-            env = gymnasium.make(environment)
+            env = environments.make(environment) or gymnasium.make(environment)
     except gymnasium.error.Error as error:
         raise UserError(f"Environment {environment!r} cannot be made: {error}") from error
     for what, space in (("observation", env.observation_space), ("action", env.action_space)):

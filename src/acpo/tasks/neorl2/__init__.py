@@ -1,0 +1,1 @@
+"""NeoRL2's environments, written from their published dynamics."""
