@@ -24,6 +24,7 @@ from acpo.data.source import Source
 
 EPISODE = 1_000
 IN_MEMORY_ROWS = 1_000_000
+LOADING_ROUNDS = 6
 
 
 def log(rows: int) -> Source:
@@ -127,7 +128,7 @@ def measure_training(
     }
 
 
-def measure_loading(rows: int, folder: Path, rounds: int) -> dict[str, Any]:
+def measure_loading(rows: int, folder: Path, rounds: int = LOADING_ROUNDS) -> dict[str, Any]:
     """Seconds to load D4RL's HDF5 and a CSV, beside the libraries that read them."""
     import h5py
     import polars as pl
@@ -142,6 +143,7 @@ def measure_loading(rows: int, folder: Path, rounds: int) -> dict[str, Any]:
     columns |= {f"action_{i}": steps.actions[:, i] for i in range(ACTION_DIM)}
     columns |= {"reward": steps.rewards, "timeout": steps.timeouts.astype(np.int8)}
     pl.DataFrame(columns).write_csv(csv)
+    os.sync()  # as in `measure_training`
 
     def by_h5py() -> None:
         with h5py.File(hdf5) as file:

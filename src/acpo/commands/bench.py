@@ -70,7 +70,7 @@ def _data(words: list[str]) -> int:
         raise UserError(f"--folder {arguments.folder}: {error.strerror}.") from error
     with scratch as name:
         folder = Path(name)
-        loading = data.measure_loading(arguments.load_rows, folder, arguments.rounds + 1)
+        loading = data.measure_loading(arguments.load_rows, folder)
         training = data.measure_training(
             arguments.rows, folder, arguments.steps, arguments.rounds, print
         )
