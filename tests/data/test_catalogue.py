@@ -22,7 +22,7 @@ from acpo.data import catalogue, d4rl, download, neorl2
 from acpo.data.catalogue import ENTRIES, Entry, listing, locate, open_name, open_source, similar
 from acpo.data.options import DataOptions
 from acpo.errors import UserError
-from acpo.tasks import REFERENCES, reference
+from acpo.tasks import reference
 
 PLAIN = DataOptions()
 NEORL2 = [name for name in ENTRIES if name.startswith("neorl2/")]
