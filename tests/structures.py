@@ -25,7 +25,11 @@ def logs(draw: Any, *, with_next: bool | None = None, max_episodes: int = 6) -> 
     lengths.append(draw(st.integers(3, 6)))
     ended = draw(st.lists(st.booleans(), min_size=len(lengths), max_size=len(lengths)))
     stored = draw(st.booleans()) if with_next is None else with_next
-    seed = draw(st.integers(0, 2**31))
+    return make_log(lengths, ended, stored, draw(st.integers(0, 2**31)))
+
+
+def make_log(lengths: list[int], ended: list[bool], stored: bool, seed: int) -> Log:
+    """Random numbers in episodes of these lengths; `stored`: with next observations."""
     rng = np.random.default_rng(seed)
     rows = sum(lengths)
     last = np.cumsum(lengths) - 1

@@ -87,13 +87,23 @@ def main(words: list[str]) -> int:
 
 def _list(words: list[str]) -> int:
     arguments = tyro.cli(ListArguments, prog="acpo data list", args=words)
-    rows = catalogue.listing()
+    rows = [_scored(row) for row in catalogue.listing()]
     for line in catalogue.describe(rows):
         print(line)
     if arguments.json:
         listed = [{**row._asdict(), "path": str(row.path or "") or None} for row in rows]
         write_json(arguments.json, {"datasets": listed})
     return 0
+
+
+def _scored(row: catalogue.Row) -> catalogue.Row:
+    """With the score of the data where its mean return is known."""
+    from acpo.tasks import reference
+
+    known = reference(catalogue.ENTRIES[row.name].environment)
+    if known is None or row.mean_return is None:
+        return row
+    return row._replace(score=known.score(row.mean_return))
 
 
 def _info(words: list[str]) -> int:

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from acpo.data.options import DataOptions
 from acpo.data.pairing import Steps
 from acpo.data.source import Source
 from acpo.errors import UserError
+from acpo.files import read_json, write_json
 
 BUILTIN = "builtin/hopper-replay"
 
@@ -190,18 +191,39 @@ class Row(NamedTuple):
     """Of the data: its mean return, normalised."""
     path: Path | None
     """The file, if it is here."""
+    mean_return: float | None = None
+    """Of the data, where it was loaded here before."""
 
 
 def listing() -> list[Row]:
-    """All named datasets."""
-    rows = []
+    """All named datasets, with what is published of them or was seen when they were loaded."""
+    rows, seen = [], _remembered()
     for entry in ENTRIES.values():
         here, facts = entry.here, entry.facts
         size = facts.size if here is None else here.stat().st_size
-        rows.append(
-            Row(entry.name, entry.suite, size, facts.rows, facts.episodes, facts.score, here)
-        )
+        row = Row(entry.name, entry.suite, size, facts.rows, facts.episodes, facts.score, here)
+        rows.append(row._replace(**seen[entry.name]) if entry.name in seen else row)
     return rows
+
+
+def _remembered() -> dict[str, dict[str, Any]]:
+    """Rows, episodes and mean return of datasets that were loaded by name."""
+    try:
+        found = read_json(download.home() / "seen.json")
+        return {name: {key: facts[key] for key in _SEEN} for name, facts in found.items()}
+    except (UserError, AttributeError, KeyError, TypeError):
+        return {}  # not there yet, or not ours: a list must not fail for that
+
+
+def _remember(name: str, data: Dataset) -> None:
+    facts = {"rows": len(data), "episodes": data.num_episodes, "mean_return": data.mean_return}
+    seen = _remembered()
+    if seen.get(name) != facts:
+        with contextlib.suppress(UserError):  # a convenience, not worth an error
+            write_json(download.home() / "seen.json", {**seen, name: facts})
+
+
+_SEEN = ("rows", "episodes", "mean_return")
 
 
 def describe(rows: Sequence[Row]) -> list[str]:
@@ -288,6 +310,8 @@ def open_name(name: str, options: DataOptions) -> Dataset:
             held_out = open_name(other, options)
         except download.UnobtainableError as error:
             warnings.warn(f"{name} is loaded without its validation set. {error}", stacklevel=2)
+    if name != BUILTIN:
+        _remember(name, data)
     return replace(data, source=name, validation=held_out)
 
 

@@ -136,7 +136,10 @@ class _Training:
         self.seeds = list(range(config.seed, config.seed + config.seeds))
         self.evaluator: Evaluator | None = None
         if self.environment:
-            self.evaluator = Evaluator(self.environment, config.episodes)
+            try:
+                self.evaluator = Evaluator(self.environment, config.episodes)
+            except UserError as error:
+                raise UserError(f"{error} To train without evaluating: --env none.") from error
             self.evaluator.check("The data", data.observation_dim, data.action_dim)
         self.directory: RunDirectory | None = None
         if out is not None:
