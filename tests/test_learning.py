@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -44,7 +46,9 @@ def test_acpo_ends_above_behaviour_cloning() -> None:
 
 def test_q_ranks_the_data_and_lambda_follows_the_constraint() -> None:
     data = acpo.load_dataset("builtin/hopper-replay")
-    prepared = prepare(data, acpo.ACPO(behavior=BehaviorConfig(max_steps=1_000)))
+    # A constraint that is loose enough to be met within so few steps.
+    rule = replace(acpo.ACPO().rule, epsilon_margin=0.8)
+    prepared = prepare(data, acpo.ACPO(rule=rule, behavior=BehaviorConfig(max_steps=1_000)))
     algorithm = prepared.algorithm
     spec = Spec(data.observation_dim, data.action_dim, STEPS)
     states, keys = program.init(algorithm, spec, jnp.arange(1))

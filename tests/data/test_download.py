@@ -319,7 +319,9 @@ def test_threads_that_want_the_same_file_wait_for_each_other(server: Server, tar
 
 def test_ctrl_c_leaves_a_part_that_the_next_run_continues(server: Server, target: Path) -> None:
     server.breaks, server.stalls = [300_000], True
-    command = "import sys, pathlib; from acpo.data.download import fetch; "
+    # Ctrl-C is ignored by what a shell starts in the background, and by its children.
+    command = "import sys, pathlib, signal; from acpo.data.download import fetch; "
+    command += "signal.signal(signal.SIGINT, signal.default_int_handler); "
     command += "fetch(sys.argv[1], pathlib.Path(sys.argv[2]))"
     process = subprocess.Popen(
         [sys.executable, "-c", command, server.url, target], stderr=subprocess.PIPE, text=True

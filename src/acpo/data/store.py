@@ -12,7 +12,6 @@ compressed: rows are read where they lie, and a dataset may be larger than memor
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +23,7 @@ from acpo.data.dataset import Dataset, Fingerprint
 from acpo.data.features import Features
 from acpo.data.pairing import Episodes
 from acpo.data.source import Stream
+from acpo.data.writing import hidden, unwritable
 from acpo.errors import UserError
 from acpo.files import load_arrays, read_json, save_arrays, write_json
 
@@ -66,16 +66,13 @@ def _folder(path: Path) -> Iterator[Path]:
     """A folder that takes its name only when everything in it is written."""
     if path.exists():
         raise UserError(f"{path} exists already; choose another name or remove it first.")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    temporary = hidden(path)
     try:
         temporary.mkdir(parents=True)
         yield temporary
         temporary.rename(path)
     except OSError as error:
-        raise UserError(
-            f"Could not write {path}: {error.strerror or error}. Free some space or choose another "
-            "place."
-        ) from error
+        raise unwritable(path, error) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
