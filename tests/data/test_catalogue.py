@@ -254,9 +254,25 @@ def test_d4rl_is_fetched_and_named(
     d4rl.save(folder / "hopper_medium-v2.hdf5", **fields, attrs={})
     urls = (f"{address}/hopper_medium-v2.hdf5",)
     monkeypatch.setitem(ENTRIES, name, replace(ENTRIES[name], urls=urls))
+    with pytest.raises(UserError, match="its SHA256 is"):
+        open_name(name, PLAIN)
+    served = folder / "hopper_medium-v2.hdf5"
+    ours = {
+        "sha256": download.digest(served, "sha256"),
+        "facts": catalogue.Facts(served.stat().st_size),
+    }
+    monkeypatch.setitem(ENTRIES, name, replace(ENTRIES[name], **ours))
     data = open_name(name, PLAIN)
     assert (data.name, data.environment) == (name, "Hopper-v4")
     assert data.fingerprint == d4rl.load(folder / "hopper_medium-v2.hdf5").fingerprint
+
+
+def test_a_d4rl_file_of_another_size_is_not_the_published_one(home: Path) -> None:
+    path = ENTRIES["d4rl/hopper-medium-v2"].files[0]
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"12345")
+    with pytest.raises(UserError, match="has 5 bytes, but the published file has 152,756,557"):
+        open_name("d4rl/hopper-medium-v2", PLAIN)
 
 
 def test_the_hub_serves_where_the_first_address_fails(

@@ -50,6 +50,7 @@ class Entry:
         name: "suite/task"; "-val" at the end is a validation set alone.
         urls: Addresses of the same data, the best first; files keep their published names.
         md5: Published checksum of the file at the first address.
+        sha256: Likewise; a file has one or the other, or none.
         environment: What `acpo.make_env` takes for the task that the data comes from.
         trajectories: How many the benchmark's own loader takes from the file's beginning, if not
             all.
@@ -59,6 +60,7 @@ class Entry:
     name: str
     urls: tuple[str, ...]
     md5: str | None = None
+    sha256: str | None = None
     environment: str | None = None
     trajectories: int | None = None
     validation: str | None = None
@@ -102,6 +104,66 @@ _D4RL_FILES = {
     "kitchen-complete-v0": "kitchen/mini_kitchen_microwave_kettle_light_slider-v0.hdf5",
     "kitchen-partial-v0": "kitchen/kitchen_microwave_kettle_light_slider-v0.hdf5",
     "kitchen-mixed-v0": "kitchen/kitchen_microwave_kettle_bottomburner_light-v0.hdf5",
+}
+# Size and SHA-256 as TensorFlow Datasets records them for the files at the same addresses; those of
+# AntMaze's medium-play and of two kitchens are not published anywhere we know of.
+_D4RL_SUMS = {
+    "halfcheetah-medium-v2": (
+        237_727_262,
+        "41324e8487a9556d8cfa4538827f8937f4d63dae3030825ebc9f3a726ed08ca0",
+    ),
+    "halfcheetah-medium-replay-v2": (
+        59_448_533,
+        "48d494a4770c11f48260736dec090b78bdca8375647ed4d24bfa5b6610c7f683",
+    ),
+    "halfcheetah-medium-expert-v2": (
+        474_567_252,
+        "015db75dae5bbe8e94029b71fa0bafc2073365df0c94744e71031189f3f79c06",
+    ),
+    "hopper-medium-v2": (
+        152_756_557,
+        "5bdf1bc4a713c82941de44633df669b36c89850b652a25985166796d25cf71a0",
+    ),
+    "hopper-medium-replay-v2": (
+        75_854_457,
+        "e121c5f7c9857a307baa9edc6a2c3b48e85fedb9ac316ecddd0f48ca7ef4e39b",
+    ),
+    "hopper-medium-expert-v2": (
+        304_537_315,
+        "9d51ad87f8c905be3880d84c6140bcdb7fbf39a19e046a237f238ba34fec9e26",
+    ),
+    "walker2d-medium-v2": (
+        232_254_996,
+        "cf00f43add04c17fdfc2958dd581dea0851b2e5bedbe6fda073758a8f841aeda",
+    ),
+    "walker2d-medium-replay-v2": (
+        86_323_963,
+        "e75de96a4f77acf7d4e0d6fdf0d7ccb177c26c44bb4388e4fd99f543ccfa18db",
+    ),
+    "walker2d-medium-expert-v2": (
+        462_197_079,
+        "6b8d7f868c45bbaedf460be797fb7271b46dee6ebe45fe7a64319f2005b59a04",
+    ),
+    "antmaze-umaze-v2": (
+        232_532_949,
+        "5ef15257771c50ef4d23c7de001750e96c8bb5d9b6a5e4a821dcfb3065fbd130",
+    ),
+    "antmaze-umaze-diverse-v2": (
+        230_854_272,
+        "c771dd63963cd7d9f55f24a6d809064f6b82250a6aeac4c9d13f9a1d06e8c932",
+    ),
+    "antmaze-medium-diverse-v2": (
+        231_095_166,
+        "ad9dcbac05d1f8744a7a216083f513662f43f64f28a4a5eb225e9811902dfae7",
+    ),
+    "antmaze-large-play-v2": (
+        230_880_653,
+        "6d353df2457829925d7f9d4b0215587469908bd57478ea76f16417cfa944f471",
+    ),
+    "antmaze-large-diverse-v2": (
+        231_183_710,
+        "84f775eb7956ea9cc766704710dc520a8ab357adc7522ade47f556f0e335e284",
+    ),
 }
 _D4RL_ENVIRONMENTS = {
     "halfcheetah": "HalfCheetah-v4",
@@ -157,11 +219,13 @@ def _entries() -> Iterator[Entry]:
     yield Entry(BUILTIN, (), environment="Hopper-v4", facts=_FACTS[BUILTIN])
     for task, file in _D4RL_FILES.items():
         name, kind = f"d4rl/{task}", task.split("-")[0]
+        size, sha256 = _D4RL_SUMS.get(task, (None, None))
         yield Entry(
             name,
             (f"{_D4RL}/{file}",),
+            sha256=sha256,
             environment=_D4RL_ENVIRONMENTS.get(kind, name),
-            facts=_FACTS.get(name, UNKNOWN),
+            facts=_FACTS.get(name, Facts(size)),
         )
     for task in dict.fromkeys(file.split("-")[0] for file in _NEORL2_MD5):
         for split, name in (("train", f"neorl2/{task}"), ("val", f"neorl2/{task}-val")):
@@ -232,14 +296,14 @@ def describe(rows: Sequence[Row]) -> list[str]:
     def amount(number: float | None, form: str) -> str:
         return "" if number is None else format(number, form)
 
-    lines = [f"{'name':32} {'size':>9} {'rows':>9} {'episodes':>8} {'score':>6}  here"]
+    lines = [f"{'name':34} {'size':>9} {'rows':>9} {'episodes':>8} {'score':>6}  here"]
     for row in rows:
         size = None if row.size is None else row.size / 1e6
         numbers = (
             f"{amount(size, '.1f') + ' MB' if size else '':>9} {amount(row.rows, ','):>9} "
             f"{amount(row.episodes, ','):>8} {amount(row.score, '.1f'):>6}"
         )
-        lines.append(f"{row.name:32} {numbers}  {row.path or 'no'}")
+        lines.append(f"{row.name:34} {numbers}  {row.path or 'no'}")
     return [*lines, f"Downloads go to {download.home()} (set ACPO_HOME to change that)."]
 
 
@@ -265,8 +329,16 @@ def locate(name: str) -> Path:
     entry = _entry(name)
     here = entry.here
     if here is not None:
+        # Half a gigabyte takes a second or more to digest, so that of SHA-256 only the size is
+        # compared; it was digested when it was fetched.
         if entry.md5 and here == entry.files[0]:
             _refuse_other(here, entry.md5)
+        if entry.sha256 and here.stat().st_size != entry.facts.size:
+            raise UserError(
+                f"{here} has {here.stat().st_size:,} bytes, but the published file has "
+                f"{entry.facts.size:,}. Delete it, so that it is fetched anew; if it is data of "
+                "your own, load it by its path."
+            )
         return here
     if not entry.urls:
         raise UserError(
@@ -274,7 +346,7 @@ def locate(name: str) -> Path:
         )
     url, *others = entry.urls
     try:
-        return download.fetch(url, entry.files[0], md5=entry.md5)
+        return download.fetch(url, entry.files[0], md5=entry.md5, sha256=entry.sha256)
     except download.UnobtainableError as error:
         for other, path in zip(others, entry.files[1:], strict=True):
             with contextlib.suppress(download.UnobtainableError):
