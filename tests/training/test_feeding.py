@@ -11,8 +11,9 @@ import acpo
 from acpo.data import store
 from acpo.data.combine import hold_out
 from acpo.training.feeding import gather
+from acpo.training.loop import Interrupted
 from acpo.training.prepare import Normalizer, prepare
-from harness import SETTINGS, tiny_acpo
+from harness import SETTINGS, StopsAt, tiny_acpo
 
 
 @pytest.fixture(scope="module")
@@ -39,12 +40,10 @@ def test_a_run_fed_from_disk_resumes_exactly(data: acpo.Dataset, tmp_path: Path)
     settings = {**SETTINGS, "memory_gb": 0}
     whole = acpo.train(data, tiny_acpo(), **settings)
 
-    class Stop(acpo.training.loop.Reporter):
-        def progress(self, step: int, metrics: dict[str, float]) -> None:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        acpo.train(data, tiny_acpo(), **settings, out=tmp_path / "run", reporter=Stop())
+    with pytest.raises(Interrupted):
+        acpo.train(data, tiny_acpo(), **settings, out=tmp_path / "run", reporter=StopsAt(150))
+    # It goes on from a checkpoint in the middle, and does not begin anew.
+    assert list((tmp_path / "run" / "checkpoints").iterdir())
     resumed = acpo.train(data, tiny_acpo(), **settings, out=tmp_path / "run", resume=True)
     for a, b in zip(whole.policy.weights, resumed.policy.weights, strict=True):
         np.testing.assert_array_equal(a, b)
