@@ -20,6 +20,7 @@ import pytest
 
 from acpo.data import catalogue, d4rl, download, neorl2
 from acpo.data.catalogue import ENTRIES, Entry, listing, locate, open_name, open_source, similar
+from acpo.data.dataset import from_arrays
 from acpo.data.options import DataOptions
 from acpo.errors import UserError
 from acpo.tasks import reference
@@ -172,6 +173,61 @@ def test_the_list_tells_what_is_here_and_how_large_it_is(home: Path) -> None:
     assert dmsd[:7] == ("neorl2/DMSD", "neorl2", 4_117_923, 100_000, 1_000, 56.6, None)
 
 
+def test_of_every_d4rl_file_the_size_is_known_and_of_locomotion_the_published_score() -> None:
+    rows = {row.name: row for row in listing() if row.suite == "d4rl"}
+    assert all(row.size for row in rows.values())
+    returns = {name: row.mean_return for name, row in rows.items() if row.mean_return is not None}
+    assert len(returns) == 9
+    assert all(rows[name].quoted for name in returns)
+    # Medium-expert is medium and expert in one file.
+    for task, (count, expert) in {
+        "halfcheetah": (1_000, 10_656.426),
+        "hopper": (1_027, 3_511.358),
+        "walker2d": (1_000, 4_920.507),
+    }.items():
+        medium, both = (rows[f"d4rl/{task}-{kind}-v2"] for kind in ("medium", "medium-expert"))
+        assert medium.episodes
+        assert both.episodes == medium.episodes + count
+        total = medium.episodes * returns[medium.name] + count * expert
+        assert returns[both.name] == pytest.approx(total / both.episodes, abs=0.001)
+
+
+def test_what_was_measured_takes_the_place_of_what_is_published(
+    home: Path, fields: dict[str, Any]
+) -> None:
+    name = "d4rl/hopper-medium-v2"
+    (before,) = (row for row in listing() if row.name == name)
+    data = from_arrays(**fields, name=name, source=name)
+    catalogue._remember(name, data)
+    (after,) = (row for row in listing() if row.name == name)
+    assert (before.rows, before.quoted) == (999_906, True)
+    assert (after.rows, after.mean_return, after.quoted) == (10, data.mean_return, False)
+    lines = catalogue.describe([before._replace(score=44.3), after._replace(score=1.0)])
+    assert "44.3 published  no" in lines[1]
+    assert "1.0 measured   no" in lines[2]
+
+
+def test_a_kitchen_counts_a_sub_task_once_and_an_ant_its_trajectory() -> None:
+    terminals, timeouts = np.zeros(12, bool), np.zeros(12, bool)
+    terminals[[2, 3, 8]] = timeouts[[5, 10]] = True
+    data = from_arrays(
+        observations=np.arange(24.0).reshape(12, 2),
+        actions=np.zeros((12, 1)),
+        rewards=np.array([0, 1, 2, 1, 3, 3, 0, 0, 1, 0, 0, 2]),
+        terminals=terminals,
+        timeouts=timeouts,
+        next_observations=np.ones((12, 2)),
+        name="x",
+        source="x",
+    )
+    # Episodes are rows 0-2, 3, 4-5, 6-8, 9-10 and 11; trajectories 0-5, 6-10 and 11.
+    kitchen = replace(data, environment="d4rl/kitchen-mixed-v0")
+    ant = replace(data, environment="d4rl/antmaze-umaze-v2")
+    assert catalogue.counted_return(data) == data.mean_return
+    assert catalogue.counted_return(kitchen) == pytest.approx((2 + 1 + 3 + 1 + 0 + 2) / 6)
+    assert catalogue.counted_return(ant) == pytest.approx(2 / 3)
+
+
 # Official files.
 
 
@@ -202,7 +258,8 @@ def test_official_files_are_found_checked_and_as_the_table_says(
     if facts.score is not None:
         scale = reference(entry.environment, entry.name)
         assert scale is not None
-        assert scale.score(data.mean_return) == pytest.approx(facts.score, abs=0.06)
+        counted = catalogue.counted_return(data)
+        assert scale.score(counted) == pytest.approx(facts.score, abs=0.06)
     if entry.validation:
         assert data.validation is not None
         assert data.validation.name == entry.validation

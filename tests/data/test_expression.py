@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -156,3 +157,12 @@ def test_any_text_gives_numbers_or_a_user_error(text: str) -> None:
     except UserError:
         return
     assert found.shape == (4,)
+
+
+@pytest.mark.parametrize("text", ["1if x else", "1and x +", "x + 1or 2 +"])
+def test_pythons_own_warnings_are_not_shown(text: str) -> None:
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        with pytest.raises(UserError, match="is no expression"):
+            evaluate(text, {"x": np.zeros(1)})
+    assert shown == []

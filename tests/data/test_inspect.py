@@ -108,7 +108,7 @@ def test_names_units_score_and_validation_are_told() -> None:
     )
     data = build(2_000)
     data = replace(data, features=features, validation=build(100))
-    found = inspect.facts(data, score=lambda value: 2 * value + 1)
+    found = inspect.facts(data, mean_score=2 * data.mean_return + 1)
     assert [row["name"] for row in found["observations"]] == ["heat", "kind=a", "kind=b"]
     assert [row["name"] for row in found["actions"]] == ["valve", "pump"]
     pump = found["actions"][1]
@@ -205,10 +205,11 @@ def test_a_sample_is_ascending_without_repeats_and_the_same_each_time(total: int
 
 
 def test_a_real_file_is_described(shared_data: Path) -> None:
-    from acpo.tasks import REFERENCES
+    from acpo.tasks import TASKS
 
     data = d4rl.load(shared_data / "mujoco" / "hopper_medium.hdf5")
-    found = inspect.facts(data, REFERENCES["Hopper-v4"].score)
+    score = TASKS["d4rl/hopper-medium-v2"].reference.score(data.mean_return)
+    found = inspect.facts(data, score)
     assert found["mean_score"] == pytest.approx(41.0, abs=0.05)
     lines = inspect.describe(found)
     assert max(map(len, lines)) <= 100

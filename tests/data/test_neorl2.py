@@ -182,8 +182,9 @@ def test_lists_of_unequal_length_are_refused(tmp_path: Path, arrays: dict[str, A
     path = parquet(tmp_path, arrays, lists=True)
     ragged = pl.Series([[1.0], *arrays["obs"][1:].tolist()])
     pl.read_parquet(path).with_columns(obs=ragged).write_parquet(path)
-    with pytest.raises(UserError, match="cannot be read as Parquet"):
-        neorl2.open_parquet(path)
+    for rows in (None, 1, 5):
+        with pytest.raises(UserError, match="cannot be read as Parquet"):
+            list(neorl2.open_parquet(path).blocks(rows))
 
 
 def test_official_rows_chain_so_that_parquet_needs_no_truncated(

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,12 +16,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acpo.data import tables
+from acpo.data import checks, tables
 from acpo.data.dataset import Dataset, from_arrays, from_stream
 from acpo.data.options import DataOptions
-from acpo.data.source import Source
+from acpo.data.pairing import Steps
 from acpo.data.tables import rows as table_rows
+from acpo.data.tables.order import reordered
 from acpo.errors import UserError
+
+
+@pytest.fixture(autouse=True, scope="module")
+def trusted() -> Iterator[None]:
+    """Starts no process to try each Parquet file, which would take long and is tested elsewhere."""
+    with mock.patch.object(checks, "decodable_parquet"):
+        yield
 
 
 def log(**changes: Any) -> dict[str, Any]:
@@ -670,16 +680,14 @@ def test_any_episodes_in_any_layout_and_blocks_are_the_same_dataset(
     frame = plan.frame(layout)
     written(path, frame.to_dict(as_series=False) if suffix == ".csv" else frame.to_dict())
     given_options = options(gap=50.0 if layout == "time" else None)
-    with mock.patch.object(table_rows, "HELD_NUMBERS", table_rows.HELD_NUMBERS if held else 0):
-        source = tables.open_file(path, given_options)
-        try:
-            expected = plan.expected(source.features.to_unit_range(plan.actions))
-        except UserError as refused:
-            with pytest.raises(UserError, match=str(refused).rpartition(";")[2][:20]):
-                from_stream(source.stream(rows, keep_constant=True), "plan")
-            return
-        data = from_stream(source.stream(rows, keep_constant=True), "plan")
-        assert source.blocks is not None
+    source = tables.open_file(path, given_options, hold=held)
+    try:
+        expected = plan.expected(source.features.to_unit_range(plan.actions))
+    except UserError as refused:
+        with pytest.raises(UserError, match=str(refused).rpartition(";")[2][:20]):
+            from_stream(source.stream(rows, keep_constant=True), "plan")
+        return
+    data = from_stream(source.stream(rows, keep_constant=True), "plan")
     same(data, expected)
     for field in ("observations", "next_observations", "actions", "rewards", "terminals"):
         np.testing.assert_array_equal(getattr(data, field), getattr(expected, field))
@@ -690,54 +698,119 @@ def test_any_episodes_in_any_layout_and_blocks_are_the_same_dataset(
     np.testing.assert_array_equal(there - here, ~data.terminals)
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_a_large_table_is_never_held_whole(tmp_path: Path, suffix: str) -> None:
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz"])
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_a_table_is_never_held_whole_unless_it_will_be_anyway(
+    tmp_path: Path, suffix: str, shuffled: bool
+) -> None:
     count = 20_000
-    frame = {"obs": np.arange(count), "act": np.arange(count) % 7, "r": np.ones(count)}
-    path = written(tmp_path / f"x{suffix}", {**frame, "episode": np.arange(count) // 50})
-    collect, sizes = pl.LazyFrame.collect, []
+    row = np.random.default_rng(0).permutation(count) if shuffled else np.arange(count)
+    frame = {"obs": row, "act": row % 7, "r": np.ones(count), "time": row, "run_id": row // 50}
+    path = tmp_path / f"x{suffix}"
+    if suffix == ".npz":
+        np.savez_compressed(path, **frame)
+    else:
+        written(path, frame)
+    collect, sizes = pl.LazyFrame.collect, [0]
 
     def watched(self: pl.LazyFrame, *args: Any, **kwargs: Any) -> Any:
         found = collect(self, *args, **kwargs)
         sizes.append(len(found))
         return found
 
+    opener = tables.open_npz if suffix == ".npz" else tables.open_file
+    given_options = options(time="time", gap=1e9)
     with (
-        mock.patch.object(table_rows, "HELD_NUMBERS", 0),
+        mock.patch.object(table_rows, "BLOCK_ROWS", 512),
         mock.patch.object(pl.LazyFrame, "collect", watched),
     ):
-        source = tables.open_file(path, options())
-        blocks = [len(steps.rewards) for steps in source.blocks(512)]
-    assert max(blocks) <= 512
-    assert sum(blocks) == count
-    assert max(sizes) <= 1
+        source = opener(path, given_options)
+        blocks = list(source.blocks(512))
+    assert [len(block.rewards) for block in blocks] == [512] * 39 + [32]
+    assert max(sizes) <= 512
+    found = np.concatenate([block.observations[:, 0] // 50 for block in blocks])
+    # Runs stay together, in the order in which they begin in the file.
+    np.testing.assert_array_equal(found, np.repeat(pd.unique(row // 50), 50))
+    held = opener(path, given_options, hold=True)
+    assert held.read().fingerprint == from_stream(source.stream(512), "x").fingerprint
 
 
 def test_a_source_can_be_read_again(tmp_path: Path) -> None:
-    for held in (0, table_rows.HELD_NUMBERS):
-        with mock.patch.object(table_rows, "HELD_NUMBERS", held):
-            source = tables.open_file(written(tmp_path / "x.csv", log()), options())
-            same(source.read(), source.read())
+    for held in (False, True):
+        source = tables.open_file(written(tmp_path / "x.csv", log()), options(), hold=held)
+        same(source.read(), source.read())
+
+
+def test_a_table_too_large_to_be_held_is_streamed(tmp_path: Path) -> None:
+    path = written(tmp_path / "x.csv", log())
+    with mock.patch.object(table_rows, "HELD_NUMBERS", 71):  # 12 rows of 6 columns are 72
+        source = tables.open_file(path, options(), hold=True)
+        path.unlink()
+        with pytest.raises(UserError, match="cannot be read as CSV"):
+            source.read()
+    path = written(tmp_path / "x.csv", log())
+    source = tables.open_file(path, options(), hold=True)
+    path.unlink()
+    assert len(source.read()) == 10
+
+
+@pytest.mark.parametrize("rows", [1, 3, 7, 100, 1000])
+@pytest.mark.parametrize("size", [1, 4, 50])
+def test_rows_are_put_in_any_order_from_blocks_of_any_size(rows: int, size: int) -> None:
+    rng = np.random.default_rng(rows + size)
+    count, alive = 100, []
+    order = rng.permutation(count)
+    whole = Steps(
+        rng.normal(size=(count, 3)).astype(np.float32),
+        rng.normal(size=(count, 1)).astype(np.float32),
+        np.arange(count) * 1.0,
+        np.arange(count) % 2 == 0,
+        np.arange(count) % 3 == 0,
+    )
+
+    def blocks() -> Iterator[Steps]:
+        for first in range(0, count, size):
+            assert sum(array() is not None for array in alive) <= 1
+            block = Steps(*(f if f is None else f[first : first + size].copy() for f in whole))
+            alive.append(weakref.ref(block.observations))
+            yield block
+
+    found = list(reordered(blocks(), order, rows))
+    assert [len(block.rewards) for block in found[:-1]] == [rows] * (len(found) - 1)
+    for field, expected in whole._asdict().items():
+        if expected is None:
+            assert getattr(found[0], field) is None
+        else:
+            parts = np.concatenate([getattr(block, field) for block in found])
+            assert parts.dtype == expected.dtype
+            np.testing.assert_array_equal(parts, expected[order])
+    for wrong in (order[:-1], np.append(order, count)):
+        alive.clear()
+        with pytest.raises(UserError, match="changed while it was read"):
+            list(reordered(blocks(), np.argsort(wrong), rows))
+
+
+def test_a_full_disk_is_named_when_rows_are_put_in_order() -> None:
+    steps = Steps(*(np.zeros((10, 1)) for _ in range(5)))
+    with (
+        mock.patch.object(tempfile, "TemporaryFile", side_effect=OSError(28, "No space left")),
+        pytest.raises(UserError, match=r"put in order in .*: No space left[.] Free some space"),
+    ):
+        list(reordered([steps], np.arange(10), 5))
 
 
 def test_a_file_that_is_spoilt_after_opening_is_a_user_error(tmp_path: Path) -> None:
     path = written(tmp_path / "x.parquet", log())
-    with mock.patch.object(table_rows, "HELD_NUMBERS", 0):
-        source = tables.open_file(path, options())
-        path.unlink()
-        with pytest.raises(UserError, match="cannot be read as Parquet"):
-            source.read()
+    source = tables.open_file(path, options())
+    path.unlink()
+    with pytest.raises(UserError, match="cannot be read as Parquet"):
+        source.read()
 
 
 # Damaged files
 
 
-def opened(path: Path) -> Source:
-    opener = tables.open_npz if path.suffix == ".npz" else tables.open_file
-    return opener(path, options())
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz"])
+@pytest.mark.parametrize("suffix", [".csv", ".npz"])
 @pytest.mark.parametrize("held", [True, False])
 def test_damaged_bytes_give_a_dataset_or_a_user_error(
     tmp_path: Path, suffix: str, held: bool
@@ -749,22 +822,18 @@ def test_damaged_bytes_give_a_dataset_or_a_user_error(
     else:
         written(path, columns)
     whole = path.read_bytes()
-    # Of Parquet only the footer: wrong lengths inside a page can make Polars ask for so much memory
-    # that the process is ended, which no caller can prevent.
-    footer = int.from_bytes(whole[-8:-4], "little") + 8
-    first = len(whole) - footer if suffix == ".parquet" else 0
+    opener = tables.open_npz if suffix == ".npz" else tables.open_file
     rng = np.random.default_rng(0)
     refused = 0
-    with mock.patch.object(table_rows, "HELD_NUMBERS", table_rows.HELD_NUMBERS if held else 0):
-        for _ in range(150):
-            damaged = bytearray(whole)
-            for place in rng.integers(first, len(whole), size=rng.integers(1, 6)):
-                damaged[place] = rng.integers(0, 256)
-            if rng.random() < 0.3:
-                del damaged[rng.integers(0, len(whole)) :]
-            path.write_bytes(damaged)
-            try:
-                assert isinstance(opened(path).read(), Dataset)
-            except UserError:
-                refused += 1
+    for _ in range(150):
+        damaged = bytearray(whole)
+        for place in rng.integers(0, len(whole), size=rng.integers(1, 6)):
+            damaged[place] = rng.integers(0, 256)
+        if rng.random() < 0.3:
+            del damaged[rng.integers(0, len(whole)) :]
+        path.write_bytes(damaged)
+        try:
+            assert isinstance(opener(path, options(), hold=held).read(), Dataset)
+        except UserError:
+            refused += 1
     assert refused > 10

@@ -54,7 +54,7 @@ def train_store(path: str, steps: str, memory_gb: str) -> dict[str, float]:
     import resource
 
     from acpo.algorithms.acpo import ACPO
-    from acpo.behavior.gaussian import BehaviorConfig
+    from acpo.behavior.config import BehaviorConfig
     from acpo.data import store
     from acpo.training.loop import train
     from acpo.training.reporting import Reporter
@@ -155,7 +155,7 @@ def measure_loading(rows: int, folder: Path, rounds: int = LOADING_ROUNDS) -> di
             "h5py": by_h5py,
             "hdf5": lambda: d4rl.load(hdf5),
             "polars": lambda: pl.read_csv(csv),
-            "csv": lambda: tables.open_file(csv, DataOptions()).read(),
+            "csv": lambda: tables.open_file(csv, DataOptions(), hold=True).read(),
         },
         rounds,
     )

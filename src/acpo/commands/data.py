@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
@@ -109,7 +109,7 @@ def _scored(row: catalogue.Row) -> catalogue.Row:
 def _info(words: list[str]) -> int:
     arguments = tyro.cli(InfoArguments, prog="acpo data info", args=words)
     data = load(arguments.dataset, arguments.data)
-    found = inspect.facts(data, _scorer(data))
+    found = inspect.facts(data, _score(data))
     for line in inspect.describe(found):
         print(line)
     if arguments.plot:
@@ -122,11 +122,11 @@ def _info(words: list[str]) -> int:
     return 0
 
 
-def _scorer(data: Dataset) -> Any:
+def _score(data: Dataset) -> float | None:
     from acpo.tasks import reference
 
     known = reference(data.environment, data.name)
-    return known.score if known else None
+    return known and float(known.score(catalogue.counted_return(data)))
 
 
 def _check(words: list[str]) -> int:
@@ -146,12 +146,16 @@ def _convert(words: list[str]) -> int:
 
     arguments = tyro.cli(ConvertArguments, prog="acpo data convert", args=words)
     options = arguments.data
-    keep = options.constant_columns == "keep"
-    opened = open_dataset(arguments.dataset, options)
-    if options.choose_episodes or isinstance(opened, Dataset):
+    if options.choose_episodes:
         stream = load(arguments.dataset, options).stream()
     else:
-        stream = opened.stream(keep_constant=keep)
+        opened = open_dataset(arguments.dataset, options)
+        if isinstance(opened, Dataset):
+            stream = opened.stream()
+        else:
+            # In a published file constant columns are no mistake.
+            keep = options.constant_columns == "keep" or arguments.dataset in catalogue.ENTRIES
+            stream = opened.stream(keep_constant=keep)
     target = convert(stream, os.path.expanduser(arguments.out), overwrite=arguments.overwrite)
     print(f"written to {target}")
     return 0

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +31,65 @@ def readable_file(path: Path) -> None:
         raise UserError(f"File not found: {path.absolute()}. Check the path for a typing error.")
     if not os.access(path, os.R_OK):
         raise UserError(f"{path.absolute()} may not be read by you; change its permissions.")
+
+
+# Decodes every page of every column and keeps nothing. A number is printed before each file, so
+# that the last one tells at which file the process ended.
+_DECODE = """
+import os, sys
+import polars as pl
+
+for number, path in enumerate(sys.stdin.buffer.read().split(b"\\0")):
+    print(number, flush=True)
+    try:
+        rows = pl.scan_parquet(os.fsdecode(path), glob=False)
+        rows.select(pl.all().count()).collect(engine="streaming")
+    except BaseException as error:
+        print(str(error).partition("\\n")[0])
+        sys.exit(1)
+"""
+_decoded: set[tuple[str, int, int]] = set()
+
+
+def decodable_parquet(*paths: Path) -> None:
+    """Refuse Parquet files that cannot be decoded; each is tried once as long as it stays the same.
+
+    A wrong length inside a page can make Polars ask for so much memory that the process is aborted,
+    which no caller can catch. So a process of its own, which may die, decodes the files first.
+    """
+    facts = {path: (str(path), (now := path.stat()).st_size, now.st_mtime_ns) for path in paths}
+    new = [path for path in paths if facts[path] not in _decoded]
+    if not new:
+        return
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", _DECODE],
+            input=b"\0".join(os.fsencode(path.absolute()) for path in new),
+            capture_output=True,
+            # The packages of this process, wherever they come from; a backtrace would take long.
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(sys.path),
+                "RUST_BACKTRACE": "0",
+            },
+        )
+    except OSError:
+        return  # Where no process can be started, the files are read without this.
+    said = done.stdout.decode(errors="replace").splitlines()
+    if done.returncode and said:
+        died = done.returncode < 0
+        path = new[int(said[-1 if died else -2])]
+        says = f"it ended with {signal.Signals(-done.returncode).name}" if died else said[-1]
+        raise unreadable(path, "Parquet", says)
+    _decoded.update(facts.values())
+
+
+def unreadable(source: object, kind: str, says: object) -> UserError:
+    """What is said of a file that its reader does not take."""
+    return UserError(
+        f"{source} cannot be read as {kind}: it is not such a file, or it is damaged. Fetch or "
+        f"write it again. (The reader says: {says})"
+    )
 
 
 def required_keys(source: str, required: Collection[str], found: Collection[str]) -> None:

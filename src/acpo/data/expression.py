@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import difflib
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -116,7 +117,10 @@ def _parsed(text: str) -> tuple[ast.expr, dict[str, str]]:
     # Names beyond ASCII too: Python would normalise them, and 'µ' would be another letter.
     plain = re.sub(r"`([^`]+)`|[^\W\d]\w*", placeholder, text)
     try:
-        return ast.parse(plain.strip(), mode="eval").body, quoted
+        with warnings.catch_warnings():
+            # Python warns of what it may refuse one day, such as "1if x": of no use to the user.
+            warnings.simplefilter("ignore")
+            return ast.parse(plain.strip(), mode="eval").body, quoted
     except (SyntaxError, ValueError) as error:
         raise UserError(
             f"'{text}' is no expression: {getattr(error, 'msg', error)}. Write it with {_ALLOWED}; "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -63,11 +63,11 @@ def sample(total: int, rows: int = 20_000) -> NDArray[np.intp]:
     return np.sort(np.random.default_rng(0).choice(total, rows, replace=False))
 
 
-def facts(data: Dataset, score: Callable[[float], float] | None = None) -> dict[str, Any]:
+def facts(data: Dataset, mean_score: float | None = None) -> dict[str, Any]:
     """All there is to say about a dataset, ready for JSON, in one pass over its rows.
 
     Args:
-        score: Turns a return into the environment's normalised score, where it has a reference.
+        mean_score: Its mean return, normalised, where the environment has reference returns.
     """
     observations, actions = Moments(data.observation_dim), Moments(data.action_dim)
     rewards, digest = Moments(1), Fingerprint()
@@ -120,7 +120,7 @@ def facts(data: Dataset, score: Callable[[float], float] | None = None) -> dict[
             "max": float(returns.max()),
         },
         "return_histogram": {"counts": counts.tolist(), "edges": edges.tolist()},
-        "mean_score": None if score is None else float(score(data.mean_return)),
+        "mean_score": mean_score,
         "rewards": {**_columns(rewards, ["reward"])[0], "zero": zero_rewards / len(data)},
         "observation_dim": data.observation_dim,
         "action_dim": data.action_dim,

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import struct
 import zipfile
-import zlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from acpo.data import checks, d4rl
+from acpo.data import checks, d4rl, npz
 from acpo.data.dataset import Dataset
 from acpo.data.options import ConstantColumns
 from acpo.data.pairing import Steps
-from acpo.data.source import Source, from_steps
-from acpo.errors import UserError
+from acpo.data.source import Source
 
 # `done` marks only true ends: in the official files it never falls on the last step of the
 # horizon, where `truncated` stands instead.
@@ -29,12 +27,6 @@ FIELD_NAMES = {
     "timeouts": "truncated",
     "next_observations": "next_obs",
 }
-
-# What zipfile, zlib and numpy raise, depending on the byte that is wrong.
-_DAMAGE = (
-    *(zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, ValueError),
-    *(NotImplementedError, OverflowError, MemoryError, struct.error),
-)
 
 # The hub's Parquet has a column per number: obs_0, obs_1, … . Its description spells fields in two
 # ways and leaves `truncated` out, so both are taken and `truncated` may be absent.
@@ -58,15 +50,26 @@ def load(path: str | os.PathLike[str], *, constant_columns: ConstantColumns = "r
 
 
 def open_file(path: Path) -> Source:
-    """An NPZ with NeoRL2's keys or D4RL's. Its arrays are compressed whole, so it is one block."""
-    checks.readable_file(path)
-    arrays, field_names = _read(path)
-    return from_steps(Steps(**arrays), path.stem, str(path), field_names=field_names)
+    """An NPZ with NeoRL2's keys or D4RL's."""
+    archive = npz.Archive(path)
+    names, required = FIELD_NAMES, tuple(FIELD_NAMES.values())
+    if "observations" in archive.keys:
+        names = {key: key for key in (*d4rl.REQUIRED, *d4rl.OPTIONAL)}
+        required = d4rl.REQUIRED
+    checks.required_keys(str(path), required, archive.keys)
+    found = {key: field for field, key in names.items() if key in archive.keys}
+    archive.headers(found)  # so that a pickle is refused at once
+
+    def blocks(rows: int | None) -> Iterator[Steps]:
+        for arrays in archive.blocks(found, rows):
+            yield Steps(**{field: arrays[key] for key, field in found.items()})
+
+    return Source(path.stem, str(path), blocks, field_names=names)
 
 
 def is_table(path: Path) -> bool:
     """Whether an NPZ has other keys than these layouts, so that its columns have to be chosen."""
-    with contextlib.suppress(*_DAMAGE), zipfile.ZipFile(path) as archive:
+    with contextlib.suppress(*npz.DAMAGE), zipfile.ZipFile(path) as archive:
         found = {Path(name).stem for name in archive.namelist()}
         return not found & {"observations", "actions", "obs", "action", "next_obs"}
     return False
@@ -80,73 +83,56 @@ def open_parquet(path: Path) -> Source:
     import polars as pl
 
     checks.readable_file(path)
-    arrays: dict[str, Any] = {}
+    checks.decodable_parquet(path)
+    table = pl.scan_parquet(path, glob=False)
+    schema = table.collect_schema()
+    columns: dict[str, list[str]] = {}
     names = dict(FIELD_NAMES)
-    try:
-        table = pl.read_parquet(path)
-        for field, spellings in _PARQUET_NAMES.items():
-            for name in spellings:
-                if field not in arrays and (array := _columns(table, name)) is not None:
-                    arrays[field], names[field] = array, name
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise UserError(
-            f"{path} cannot be read as Parquet: it is not such a file, or it was cut short. "
-            f"Fetch or write it again. (The reader says: {error})"
-        ) from error
+    for field, spellings in _PARQUET_NAMES.items():
+        for name in spellings:
+            if field not in columns and (found := _columns(name, schema)):
+                columns[field], names[field] = found, name
     required = [name for field, name in names.items() if field != "timeouts"]
-    found = [names[field] for field in arrays]
-    checks.required_keys(str(path), required, {*found, *table.columns})
-    here, following = arrays["observations"], arrays["next_observations"]
-    if "timeouts" not in arrays and here.ndim == 2 and here.shape == following.shape:
-        arrays["timeouts"] = np.ones(len(here), bool)
-        arrays["timeouts"][:-1] = np.any(following[:-1] != here[1:], axis=1)
-    return from_steps(Steps(**arrays), path.stem, str(path), field_names=names)
+    checks.required_keys(str(path), required, {*(names[field] for field in columns), *schema})
+
+    def blocks(rows: int | None) -> Iterator[Steps]:
+        first, widths = 0, dict[str, int]()
+        while True:
+            try:
+                # One row more, which tells if the last one's episode goes on.
+                frame = table.slice(first, None if rows is None else rows + 1).collect()
+                arrays = {
+                    field: _array(frame, names[field], found, widths)
+                    for field, found in columns.items()
+                }
+            except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+                raise checks.unreadable(path, "Parquet", error) from error
+            here, following = arrays["observations"], arrays["next_observations"]
+            if "timeouts" not in arrays and here.ndim == 2 and here.shape == following.shape:
+                arrays["timeouts"] = np.ones(len(here), bool)
+                arrays["timeouts"][:-1] = np.any(following[:-1] != here[1:], axis=1)
+            yield Steps(**{field: array[:rows] for field, array in arrays.items()})
+            if rows is None or len(frame) <= rows:
+                return
+            first += rows
+
+    return Source(path.stem, str(path), blocks, field_names=names)
 
 
-def _columns(table: Any, name: str) -> Any:
-    """The columns name_0, name_1, … side by side, or the numbers or lists of the column `name`."""
+def _columns(name: str, schema: Mapping[str, Any]) -> list[str]:
+    """The column `name`, or else the columns name_0, name_1, …."""
+    numbered = [f"{name}_{i}" for i in range(len(schema))]
+    return [name] if name in schema else [column for column in numbered if column in schema]
+
+
+def _array(frame: Any, name: str, columns: list[str], widths: dict[str, int]) -> Any:
+    """A column of numbers or of lists of one length, or the columns of numbers side by side."""
     import polars as pl
 
-    if name in table.columns:
-        column = table[name]
-        if column.dtype == pl.List:
-            column = column.list.to_array(column.list.len().max() or 0)
-        return column.to_numpy()
-    numbered = [f"{name}_{i}" for i in range(len(table.columns))]
-    present = [column for column in numbered if column in table.columns]
-    return table.select(present).to_numpy() if present else None
-
-
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    try:
-        # np.load would take any other file for a pickle and say so, misleadingly.
-        zipfile.ZipFile(path).close()
-        with np.load(path, allow_pickle=False) as archive:
-            if "observations" in archive:
-                names = {key: key for key in (*d4rl.REQUIRED, *d4rl.OPTIONAL)}
-                required: tuple[str, ...] = d4rl.REQUIRED
-            else:
-                names = FIELD_NAMES
-                required = tuple(FIELD_NAMES.values())
-            checks.required_keys(str(path), required, archive.files)
-            arrays = {
-                field: _array(path, archive, key) for field, key in names.items() if key in archive
-            }
-    except _DAMAGE as error:
-        raise UserError(
-            f"{path} cannot be read as NPZ: it is not such a file, or it was cut short. "
-            f"Fetch or write it again. (The reader says: {error})"
-        ) from error
-    return arrays, names
-
-
-def _array(path: Path, archive: Any, key: str) -> Any:
-    try:
-        return archive[key]
-    except ValueError as error:
-        if "allow_pickle" not in str(error):
-            raise
-        raise UserError(
-            f"{path}: '{key}' is an array of Python objects, stored as a pickle. Loading a pickle "
-            "can run any code, so it is refused; store it as a plain array of numbers."
-        ) from error
+    if columns != [name]:
+        return frame.select(columns).to_numpy()
+    column = frame[name]
+    if column.dtype == pl.List:
+        width = widths.setdefault(name, column.list.len().max() or 0)
+        column = column.list.to_array(width)
+    return column.to_numpy()

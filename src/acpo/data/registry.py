@@ -68,14 +68,19 @@ def make_options(given: dict[str, Any]) -> DataOptions:
 
 def load(source: Any, options: DataOptions) -> Dataset:
     """A dataset in memory, or one that stays on disk in our store, as the options ask."""
-    opened = open_dataset(source, options)
+    opened = open_dataset(source, options, whole=True)
     if isinstance(opened, Source):
         opened = opened.read(keep_constant=options.constant_columns == "keep")
     return combine.apply(opened, options)
 
 
-def open_dataset(source: Any, options: DataOptions) -> Source | Dataset:
-    """What the source gives before any episode is chosen; a `Source` has not been read yet."""
+def open_dataset(source: Any, options: DataOptions, *, whole: bool = False) -> Source | Dataset:
+    """What the source gives before any episode is chosen; a `Source` has not been read yet.
+
+    Args:
+        whole: It will be in memory: a table may be held while it is surveyed, and a dataset known
+            by name comes with its validation set.
+    """
     if not isinstance(source, str | os.PathLike):
         return tables.open_frame(source, options)
     text = os.fspath(source)
@@ -84,9 +89,10 @@ def open_dataset(source: Any, options: DataOptions) -> Source | Dataset:
         alone = replace(options, **{k: getattr(_DEFAULTS, k) for k in _COMBINING})
         return combine.concatenate([load(part, alone) for part in text.split("+")])
     if text in catalogue.ENTRIES:
-        door: Door | None = _plain(text, partial(catalogue.open_name, text))
+        by_name = catalogue.open_name if whole else catalogue.open_source
+        door: Door | None = _plain(text, partial(by_name, text))
     else:
-        door = _at(path, text)
+        door = _at(path, text, whole)
     if door is not None:
         return door(options)
     near = catalogue.similar(text)
@@ -101,7 +107,7 @@ _COMBINING = ("relabel", "take", "top", "validation")
 Door = Callable[[DataOptions], Source | Dataset]
 
 
-def _at(path: Path, text: str) -> Door | None:
+def _at(path: Path, text: str, whole: bool) -> Door | None:
     """The door of a path, by what it is, its suffix, or its first bytes."""
     suffix = path.suffix.lower()
     if not os.path.exists(path):
@@ -117,7 +123,7 @@ def _at(path: Path, text: str) -> Door | None:
     if path.is_dir() and (store.is_store(path) or suffix == store.SUFFIX):
         return _plain(text, lambda options: store.load(path))
     if path.is_dir():
-        return lambda options: tables.open_file(path, options)
+        return lambda options: tables.open_file(path, options, hold=whole)
     readable_file(path)
     if suffix not in (".hdf5", ".h5", ".npz", *_TABLES):
         with path.open("rb") as file:
@@ -127,12 +133,12 @@ def _at(path: Path, text: str) -> Door | None:
         return _plain(text, lambda options: d4rl.open_file(path))
     if suffix == ".npz":
         if neorl2.is_table(path):
-            return lambda options: tables.open_npz(path, options)
+            return lambda options: tables.open_npz(path, options, hold=whole)
         return _plain(text, lambda options: neorl2.open_file(path))
     if suffix == ".parquet" and parquet.is_ours(path):
         return _plain(text, lambda options: parquet.open_file(path))
     if suffix in _TABLES:
-        return lambda options: tables.open_file(path, options)
+        return lambda options: tables.open_file(path, options, hold=whole)
     raise UserError(f"{path} is in no supported format; these are {FORMATS}.")
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,15 +10,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from acpo.data import checks, expression, neorl2
+from acpo.data import checks, expression
 from acpo.data.expression import unknown_name
 from acpo.data.features import Features
 from acpo.data.options import DataOptions
 from acpo.data.pairing import Steps
 from acpo.data.source import Source
-from acpo.data.tables import cells
+from acpo.data.tables import archive, cells
 from acpo.data.tables.columns import natural, resolve
-from acpo.data.tables.rows import Part, Rows, compared, unreadable
+from acpo.data.tables.order import Keys, Order, reordered
+from acpo.data.tables.rows import Part, Rows
 from acpo.errors import UserError
 
 if TYPE_CHECKING:
@@ -32,26 +31,29 @@ HEAD_ROWS = 1000
 USUAL_STEPS_IN_A_GAP = 10
 
 
-def open_file(path: Path, options: DataOptions) -> Source:
+def open_file(path: Path, options: DataOptions, *, hold: bool = False) -> Source:
     """A CSV, TSV or Parquet file, or a folder of one kind of these.
 
     In a folder each file begins a new episode; files are taken in the natural order of their
     names, and the first one's columns are what the others must have.
 
+    Args:
+        hold: The rows will be in memory anyway: unless they are too many, parse them only once.
+
     Raises:
         UserError: if it cannot be read, or its columns do not say what is needed.
     """
-    return _file_table(path, options).source(path.name if path.is_dir() else path.stem)
+    return _file_table(path, options).source(path.name if path.is_dir() else path.stem, hold)
 
 
 def open_frame(frame: Any, options: DataOptions, name: str = "table") -> Source:
     """A pandas or Polars frame, or arrays by name, a matrix giving columns name_0, name_1, …."""
-    return _frame_table(frame, options, name).source(name)
+    return _frame_table(frame, options, name).source(name, hold=True)
 
 
-def open_npz(path: Path, options: DataOptions) -> Source:
+def open_npz(path: Path, options: DataOptions, *, hold: bool = False) -> Source:
     """An NPZ with any keys, each an array of one row per step, as `open_frame` takes them."""
-    return _frame_table(_arrays(path), options, str(path)).source(path.stem)
+    return _npz_table(path, options).source(path.stem, hold)
 
 
 def chosen(path_or_frame: Any, options: DataOptions) -> list[str]:
@@ -63,14 +65,13 @@ def chosen(path_or_frame: Any, options: DataOptions) -> list[str]:
         return _frame_table(path_or_frame, options, "table").columns.lines()
     path = Path(path_or_frame)
     if path.suffix.lower() == ".npz":
-        return _frame_table(_arrays(path), options, str(path)).columns.lines()
+        return _npz_table(path, options).columns.lines()
     return _file_table(path, options).columns.lines()
 
 
 def _file_table(path: Path, options: DataOptions) -> _Table:
     if not path.is_dir():
-        checks.readable_file(path)
-        return _Table([_part(path)], options, str(path))
+        return _Table(_parts([path]), options, str(path))
     found = [file for file in path.iterdir() if file.suffix.lower() in SUFFIXES]
     files = sorted((f for f in found if f.name[0] != "."), key=lambda f: natural(f.name))
     kinds = sorted({file.suffix.lower() for file in files})
@@ -79,9 +80,14 @@ def _file_table(path: Path, options: DataOptions) -> _Table:
             f"{path} holds {' and '.join(kinds) + ' files' if kinds else 'no tables'}; a folder "
             f"needs files of one kind, {', '.join(SUFFIXES)}."
         )
+    return _Table(_parts(files), options, str(path), folder=True)
+
+
+def _parts(files: Sequence[Path]) -> list[Part]:
     for file in files:
         checks.readable_file(file)
-    return _Table([_part(file) for file in files], options, str(path), folder=True)
+    checks.decodable_parquet(*(file for file in files if file.suffix.lower() == ".parquet"))
+    return [_part(file) for file in files]
 
 
 def _part(path: Path) -> Part:
@@ -110,15 +116,8 @@ def _frame_table(frame: Any, options: DataOptions, where: str) -> _Table:
     return _Table([Part(where, "a table", lambda _: lazy, typed=True)], options, where)
 
 
-def _arrays(path: Path) -> dict[str, Any]:
-    checks.readable_file(path)
-    try:
-        # np.load would take any other file for a pickle and say so, misleadingly.
-        zipfile.ZipFile(path).close()
-        with np.load(path, allow_pickle=False) as archive:
-            return {key: neorl2._array(path, archive, key) for key in archive.files}
-    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, ValueError) as error:
-        raise unreadable(str(path), "NPZ", error) from error
+def _npz_table(path: Path, options: DataOptions) -> _Table:
+    return _Table([archive.part(path)], options, str(path))
 
 
 class _Table:
@@ -141,11 +140,14 @@ class _Table:
                 text |= {*names}
         self.rows = Rows(parts, schemas, c, text)
         self.categories: dict[str, tuple[str, ...]] = {}
-        self.gap = np.inf
+        # Of each part: which rows begin an episode, and the rows in order if they must be sorted.
+        self.begins: list[NDArray[np.bool_]] = []
+        self.orders: list[NDArray[np.intp] | None] = []
 
-    def source(self, name: str) -> Source:
+    def source(self, name: str, hold: bool) -> Source:
         c = self.columns
-        self.rows.hold_if_small()
+        if hold:
+            self.rows.hold_if_small()
         low, high = self._survey()
         features = Features(c.observation, self.categories, c.action)
         self.features = features.with_range(self.location, low, high)
@@ -165,22 +167,32 @@ class _Table:
         With None a folder still gives a block per file.
         """
         waiting: Steps | None = None
-        for number in range(len(self.rows.parts)):
-            before = None
-            for frame in self.rows.frames(number, rows):
-                changed, step = compared(frame, before)
-                begins = changed | (step < 0) | (step > self.gap)
+        for number, begins in enumerate(self.begins):
+            first = 0
+            for steps in self._ordered(number, rows):
+                here = begins[first : first + len(steps.rewards)]
+                first += len(here)
+                steps.timeouts[:-1] |= here[1:] & ~steps.terminals[:-1]
                 if waiting is not None:
-                    waiting.timeouts[-1] |= begins[0] and not waiting.terminals[-1]
+                    waiting.timeouts[-1] |= here[0] and not waiting.terminals[-1]
                     yield waiting
-                waiting, before = self._steps(frame, begins), frame.tail(1)
+                waiting = steps
         if waiting is not None:
             # Where only flags end episodes, one without a flag is not known to have ended.
             if self.folder or self.columns.episode or self.columns.time:
                 waiting.timeouts[-1] |= not waiting.terminals[-1]
             yield waiting
 
-    def _steps(self, frame: pl.DataFrame, begins: NDArray[np.bool_]) -> Steps:
+    def _ordered(self, number: int, rows: int | None) -> Iterator[Steps]:
+        """The rows of a part in order, without the ends that their ids and times tell."""
+        frames, order = self.rows.frames(number, rows), self.orders[number]
+        if order is None:
+            return map(self._steps, frames)
+        if rows is None:
+            return (self._steps(frame[order]) for frame in frames)
+        return reordered(map(self._steps, frames), order, rows)
+
+    def _steps(self, frame: pl.DataFrame) -> Steps:
         c = self.columns
         observations = self._matrix(frame, "o", c.observation)
         following = self._matrix(frame, "n", c.next_observation) if c.next_observation else None
@@ -195,7 +207,6 @@ class _Table:
         else:
             rewards = expression.evaluate(c.reward, inputs or {"": np.zeros(len(frame))})
         terminals, timeouts = self._flags(frame, "terminal"), self._flags(frame, "timeout")
-        timeouts[:-1] |= begins[1:] & ~terminals[:-1]
         scaled = self.features.to_unit_range(actions)
         return Steps(observations, scaled, rewards, terminals, timeouts, following)
 
@@ -255,15 +266,20 @@ class _Table:
             if name in rows.text
         }
         values = {name: cells.Texts() for name in texts.values()}
+        keys = [key for key, name in (("id", c.episode), ("time", c.time)) if name]
         ends: list[tuple[float, ...]] = []
-        steps = [np.zeros(0)]
+        orders: list[Order] = []
         for number in range(len(rows.parts)):
-            for frame in rows.survey(number, [*actions, *texts]):
+            found = Keys()
+            for frame in rows.survey(number, [*actions, *texts, *keys]):
                 acted = frame.select(actions)
                 ends += [acted.min().row(0), acted.max().row(0)]
                 for column, name in texts.items():
                     values[name].add(frame[column])
-            steps.append(rows.order(number))
+                if any(frame[key].null_count() for key in keys):
+                    rows.explain()
+                found.add(frame)
+            orders.append(found.close())
         if not ends:
             raise UserError(f"{self.location}: the table is empty; it has columns but no rows.")
         bounds = np.array(ends, dtype=np.float64)  # None, of a column without values, is NaN
@@ -277,8 +293,10 @@ class _Table:
                 rows.text -= {name, *c.next_observation[i : i + 1]}
             else:
                 self.categories[name] = values[name].categories(self.location, name)
-        later = np.concatenate(steps)
-        if (later > 0).any():
-            usual = float(np.median(later[later > 0]))
-            self.gap = self.options.gap or USUAL_STEPS_IN_A_GAP * usual
+        later = np.concatenate([order.later[order.later > 0] for order in orders])
+        usual = float(np.median(later)) if len(later) else np.inf
+        gap = self.options.gap or USUAL_STEPS_IN_A_GAP * usual
+        for changed, step, in_order in orders:
+            self.begins.append(changed | (step < 0) | (step > gap))
+            self.orders.append(in_order)
         return bounds.min(axis=0), bounds.max(axis=0)

@@ -152,32 +152,44 @@ def as_polars(where: str, table: Any) -> pl.LazyFrame:
 
     if isinstance(table, pl.LazyFrame | pl.DataFrame):
         return table.lazy()
-    columns: dict[str, Any] = {}
     if type(table).__module__.partition(".")[0] == "pandas":
-        columns = {str(name): _from_pandas(column) for name, column in table.items()}
-        if len(columns) < table.shape[1]:
+        found = {str(name): _from_pandas(column) for name, column in table.items()}
+        if len(found) < table.shape[1]:
             raise UserError(f"{where}: two columns have the same name; rename one of them.")
     elif isinstance(table, Mapping):
-        for name, values in table.items():
-            array = np.asarray(values)
-            if array.ndim not in (1, 2):
-                raise UserError(
-                    f"{where}: '{name}' has shape {array.shape}; it needs one row per step, so "
-                    "reshape to (N,) or (N, columns)."
-                )
-            parts = {str(name): array}
-            if array.ndim == 2:
-                parts = {f"{name}_{i}": array[:, i] for i in range(array.shape[1])}
-            if doubled := parts.keys() & columns.keys():
-                raise UserError(f"{where}: two columns are called '{min(doubled)}'; rename one.")
-            columns |= parts
-        checks.same_length(where, {name: len(array) for name, array in columns.items()} or {"": 0})
+        found = columns(where, table)
     else:
         raise UserError(
             f"{where}: a {type(table).__name__} is no table; give a pandas or Polars frame, or "
             "arrays by name."
         )
-    return pl.LazyFrame([_series(where, name, array) for name, array in columns.items()])
+    return pl.LazyFrame([_series(where, name, array) for name, array in found.items()])
+
+
+def columns(where: str, arrays: Mapping[Any, Any]) -> dict[str, np.ndarray]:
+    """The columns of arrays by name; those of a matrix are called name_0, name_1, …."""
+    found: dict[str, np.ndarray] = {}
+    for name, values in arrays.items():
+        array = np.asarray(values)
+        if array.ndim not in (1, 2):
+            raise UserError(
+                f"{where}: '{name}' has shape {array.shape}; it needs one row per step, so "
+                "reshape to (N,) or (N, columns)."
+            )
+        parts = {str(name): array}
+        if array.ndim == 2:
+            parts = {f"{name}_{i}": array[:, i] for i in range(array.shape[1])}
+        if doubled := parts.keys() & found.keys():
+            raise UserError(f"{where}: two columns are called '{min(doubled)}'; rename one.")
+        found |= parts
+    checks.same_length(where, {name: len(array) for name, array in found.items()} or {"": 0})
+    return found
+
+
+def schema(where: str, arrays: Mapping[str, np.ndarray]) -> dict[str, pl.DataType]:
+    """The types that `as_polars` gives to the columns of these arrays."""
+    found = columns(where, arrays)
+    return {name: _series(where, name, array[:0]).dtype for name, array in found.items()}
 
 
 def _from_pandas(column: Any) -> np.ndarray:

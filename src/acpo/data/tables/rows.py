@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from acpo.data import checks
 from acpo.data.source import BLOCK_ROWS
 from acpo.data.tables import cells
 from acpo.data.tables.columns import Columns
@@ -18,9 +17,10 @@ from acpo.errors import UserError
 if TYPE_CHECKING:
     import polars as pl
 
-# Tables up to so many numbers (256 MB) are parsed once and held. A larger one is parsed again for
-# each pass over it, and memory does not grow with it.
+# A table that will be in memory anyway is parsed once and held, up to so many numbers (256 MB). Any
+# other is parsed again for each pass over it, and memory does not grow with it.
 HELD_NUMBERS = 2**26
+CSV_PIECE = 2**20
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,17 @@ class Part:
         kind: Its format, for messages.
         scan: Gives its rows, columns being read as the types given.
         typed: Its columns have types of their own, and `scan` does not mind those given.
+        count: The number of rows, where it is known.
+        blocks: Gives some columns, at most so many rows at a time, where `scan` cannot do so
+            without reading ahead.
     """
 
     where: str
     kind: str
     scan: Callable[[Mapping[str, Any]], pl.LazyFrame]
     typed: bool
+    count: int | None = None
+    blocks: Callable[[Sequence[str], int], Iterator[pl.DataFrame]] | None = None
 
     def schema(self) -> Mapping[str, pl.DataType]:
         with reading(self):
@@ -51,7 +56,8 @@ def reading(part: Part, explain: Callable[[], None] = lambda: None) -> Iterator[
         yield
     except failures() as error:
         explain()
-        raise unreadable(part.where, part.kind, error) from error
+        says = str(error).strip().partition("\n")[0]
+        raise checks.unreadable(part.where, part.kind, says) from error
 
 
 def failures() -> tuple[type[BaseException], ...]:
@@ -59,14 +65,6 @@ def failures() -> tuple[type[BaseException], ...]:
     import polars as pl
 
     return (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
-
-
-def unreadable(where: str, kind: str, error: BaseException) -> UserError:
-    says = str(error).strip().partition("\n")[0]
-    return UserError(
-        f"{where} cannot be read as {kind}: it is not such a file, or it is damaged. Fetch or "
-        f"write it again. (The reader says: {says})"
-    )
 
 
 class Rows:
@@ -85,8 +83,15 @@ class Rows:
         text: set[str],
     ) -> None:
         self.parts, self.columns, self.text = parts, columns, text
+        both = list(zip(parts, schemas, strict=True))
+        self._types = [self._overrides(part, schema) for part, schema in both]
+        self._made = [
+            self._columns({**schema, **types})
+            for (_, schema), types in zip(both, self._types, strict=True)
+        ]
         self._rows: list[pl.LazyFrame | pl.DataFrame] = [
-            self._projected(*both) for both in zip(parts, schemas, strict=True)
+            part.scan(types).select(**made)
+            for part, types, made in zip(parts, self._types, self._made, strict=True)
         ]
 
     def frames(
@@ -104,7 +109,13 @@ class Rows:
                 frames = [chosen.lazy().collect()]
             elif isinstance(chosen, pl.DataFrame):
                 frames = chosen.iter_slices(rows)
+            elif (blocks := self.parts[number].blocks) is not None:
+                made = {name: self._made[number][name] for name in columns or self._made[number]}
+                needed = dict.fromkeys(n for cell in made.values() for n in cell.meta.root_names())
+                frames = (frame.select(**made) for frame in blocks(list(needed), rows))
             else:
+                # Polars reads a CSV several pieces ahead, by default 300 MB in all.
+                os.environ.setdefault("POLARS_CSV_CHUNK_SIZE", str(CSV_PIECE))
                 # Unlike slices of a scan, of which each would parse a CSV from its beginning.
                 frames = chosen.collect_batches(chunk_size=rows)
             for frame in frames:
@@ -122,55 +133,14 @@ class Rows:
         numbers = 0
         for number, rows in enumerate(self._rows):
             with self._reading(number):
-                width = len(rows.collect_schema())
-                numbers += rows.lazy().select(pl.len()).collect().item() * width
+                count = self.parts[number].count
+                if count is None:
+                    count = rows.lazy().select(pl.len()).collect().item()
+                numbers += count * len(self._made[number])
         if numbers <= HELD_NUMBERS:
             for number, rows in enumerate(self._rows):
                 with self._reading(number):
                     self._rows[number] = rows.lazy().collect()
-
-    def order(self, number: int) -> NDArray[np.float64]:
-        """Sort a part if it needs it; gives the times between neighbouring rows of one id.
-
-        Rows are sorted by the first row of their id and by time, for which the part is held in
-        memory. A part that is in order is not, only eight bytes of time a row, here.
-
-        Without an id, times that go back to what was there before are those of a clock that was
-        set back or begins anew with each episode: sorting would mix what does not belong together,
-        so these stay as they are.
-        """
-        import polars as pl
-
-        fields = [
-            f for f, name in (("id", self.columns.episode), ("time", self.columns.time)) if name
-        ]
-        if not fields:
-            return np.zeros(0)
-        begun, steps, before = [], [np.zeros(0)], None
-        for frame in self.survey(number, fields):
-            if sum(frame.null_count().row(0)):
-                self.explain()
-            changed, step = compared(frame, before)
-            begun += [frame["id"].filter(pl.Series(changed))] if "id" in fields else []
-            steps.append(step[~changed])
-            before = frame.tail(1)
-        step = np.concatenate(steps)
-        mixed = bool(begun) and (ids := pl.concat(begun)).n_unique() < len(ids)
-        back = bool((step < 0).any())
-        rows = self._rows[number].lazy()
-        with self._reading(number):
-            if back and "id" not in fields:
-                times = rows.select("time").collect().to_series()
-                back = times.n_unique() == len(times)
-            if not mixed and not back:
-                return step
-            rows = rows.with_row_index("row")
-            keys = [field for field in fields if field == "time"]
-            if "id" in fields:
-                rows = rows.with_columns(pl.col("row").min().over("id"))
-                keys = ["row", *keys]
-            self._rows[number] = rows.sort(keys, maintain_order=True).drop("row").collect()
-        return self.order(number)
 
     def explain(self) -> None:
         """Raise the first value that explains why reading failed, as it stands in its file."""
@@ -206,18 +176,23 @@ class Rows:
     def _reading(self, number: int) -> contextlib.AbstractContextManager[None]:
         return reading(self.parts[number], self.explain)
 
-    def _projected(self, part: Part, schema: Mapping[str, pl.DataType]) -> pl.LazyFrame:
+    def _overrides(self, part: Part, schema: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
+        """What looks like an integer in a CSV's first rows need not do so in the others."""
         import polars as pl
 
-        c = self.columns
-        types: dict[str, Any] = {}
-        for name in () if part.typed else c.used:
-            # What looks like an integer in a CSV's first rows need not do so in the others.
-            if name == c.episode or name in self.text:
+        types: dict[str, pl.DataType] = {}
+        for name in () if part.typed else self.columns.used:
+            if name == self.columns.episode or name in self.text:
                 types[name] = pl.String()
             elif schema[name].is_numeric():
                 types[name] = pl.Float64()
-        schema = {**schema, **types}
+        return types
+
+    def _columns(self, schema: Mapping[str, pl.DataType]) -> dict[str, pl.Expr]:
+        """Our columns, made from those of a part; row by row."""
+        import polars as pl
+
+        c = self.columns
 
         def number(name: str, dtype: Any) -> pl.Expr:
             return cells.number(pl.col(name), schema[name]).cast(dtype)
@@ -237,25 +212,4 @@ class Rows:
         if c.episode:
             ids = pl.col(c.episode)
             made["id"] = ids.fill_nan(None) if schema[c.episode].is_float() else ids
-        return part.scan(types).select(**made)
-
-
-def compared(
-    frame: pl.DataFrame, before: pl.DataFrame | None
-) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """Whether each row has another id than the row before it, and how much later it is.
-
-    Args:
-        before: The row before the first; None at the beginning of a part, where the first row
-            counts as one with another id, and is NaN later.
-    """
-    import polars as pl
-
-    both = frame if before is None else pl.concat([before.select(frame.columns), frame])
-    changed, step = np.zeros(len(both), dtype=np.bool_), np.full(len(both), np.nan)
-    changed[0] = True
-    if "id" in both.columns:
-        changed[1:] = (both["id"][1:] != both["id"][:-1]).to_numpy()
-    if "time" in both.columns:
-        step[1:] = np.diff(both["time"].to_numpy())
-    return changed[-len(frame) :], step[-len(frame) :]
+        return made
