@@ -15,7 +15,7 @@ import polars as pl
 from polars.testing import assert_frame_equal
 
 from acpo.algorithms.acpo import ACPO
-from acpo.behavior.gaussian import BehaviorConfig
+from acpo.behavior.config import BehaviorConfig
 from acpo.files import load_arrays
 from acpo.training.reporting import Reporter
 

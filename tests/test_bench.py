@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 
 from acpo import cli
-from acpo.bench import speed
+from acpo.bench import speed, tasks
 
 
 def test_flops_equal_a_count_by_hand() -> None:
@@ -36,7 +42,56 @@ def test_a_measurement_runs_in_a_process_of_its_own() -> None:
     assert rate > 0
 
 
-@pytest.mark.parametrize("words", [[], ["sped"], ["speed", "--rounds", "0"]])
+def test_tasks_are_measured_alone_and_together(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that runs anywhere, one that lacks the authors' source."""
+    monkeypatch.setattr(tasks, "updates_per_second", lambda seconds: 100.0)
+    monkeypatch.setitem(sys.modules, "neorl2", None)
+    file = tmp_path / "tasks.json"
+    names = ["neorl2/DMSD", "neorl2/Fusion"]
+    assert cli.main(["bench", "tasks", *names, "--seconds", "0.05", "--json", str(file)]) == 0
+    found = json.loads(file.read_text())["tasks"]
+    assert "NeoRL2's source is needed" in found["neorl2/Fusion"]["not_measured"]
+    dmsd = found["neorl2/DMSD"]
+    assert min(dmsd["evaluation"], dmsd["alone"]) > 0
+    assert dmsd["ratio"] == pytest.approx(dmsd["evaluation"] / dmsd["alone"])
+    assert dmsd["evaluation_seconds"] == pytest.approx(10 * 100 / dmsd["evaluation"])
+    assert dmsd["evaluation_updates"] == pytest.approx(100 * dmsd["evaluation_seconds"])
+    printed = capsys.readouterr().out
+    assert "neorl2/Fusion" in printed
+    assert printed.count("no original") == 1
+
+
+def test_only_steps_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of 0.25 s by a clock of our own, whatever a reset takes."""
+    now = 0.0
+
+    def pass_time(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(tasks.time, "perf_counter", lambda: now)
+    env = SimpleNamespace(reset=lambda seed: pass_time(10.0))
+
+    def step(action: float) -> tuple[int, float, bool, bool]:
+        pass_time(0.25)
+        return 0, 0.0, False, False
+
+    assert tasks._stepping(env, step, np.zeros(7), horizon=3, seconds=5.0) == 4.0
+    assert now > 60
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["sped"],
+        ["speed", "--rounds", "0"],
+        ["tasks", "--seconds", "0"],
+        ["tasks", "neorl2/DMDS"],
+    ],
+)
 def test_a_wrong_call_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench", *words]) == 2
     assert capsys.readouterr().err

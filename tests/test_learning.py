@@ -9,7 +9,7 @@ import numpy as np
 
 import acpo
 from acpo.algorithms.base import Spec
-from acpo.behavior.gaussian import BehaviorConfig
+from acpo.behavior.config import BehaviorConfig
 from acpo.networks import MLP
 from acpo.training import program
 from acpo.training.prepare import prepare

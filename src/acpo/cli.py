@@ -7,11 +7,15 @@ import sys
 
 COMMANDS = {
     "train": "train a policy on logged data, or on the built-in dataset",
+    "tasks": "the benchmarks' tasks by name: sizes, reference scores, the paper's settings",
     "data": "list, inspect, check and convert datasets",
     "evaluate": "roll out a trained policy and report raw returns and the normalised score",
+    "compare": "train several methods side by side and compare their scores",
     "plot": "draw score and λ over the steps of a run",
+    "density": "fit behaviour densities and test whether they know data from other actions",
     "collect": "train SAC in a Gymnasium task and record a dataset the way D4RL does",
-    "bench": "measure speed (acpo bench speed) and data larger than memory (acpo bench data)",
+    "bench": "measure updates per second, tasks, and data larger than memory (speed|tasks|data)",
+    "theory": "check the paper's statements exactly on small problems",
 }
 
 USAGE = """usage: acpo COMMAND …

@@ -32,11 +32,11 @@ class Policy:
 
     @property
     def observation_dim(self) -> int:
-        return len(self.observation_mean)
+        return self.observation_mean.shape[-1]
 
     @property
     def action_dim(self) -> int:
-        return self.biases[-1].shape[0] // 2
+        return self.biases[-1].shape[-1] // 2
 
     def __call__(self, observation: Any) -> np.ndarray:
         """The mean action for one observation [s], a batch [N, s], or a record by column name."""

@@ -15,7 +15,7 @@ import pytest
 from acpo import cci
 from acpo.algorithms.acpo import ACPO, ACPOState
 from acpo.algorithms.base import Batch, Spec
-from acpo.behavior.gaussian import BehaviorConfig
+from acpo.behavior.config import BehaviorConfig
 from acpo.data.dataset import from_arrays
 from acpo.networks import MLP, TwinQ
 from acpo.training.prepare import prepare

@@ -15,7 +15,7 @@ import pytest
 import acpo
 from acpo.algorithms import ALGORITHMS
 from acpo.algorithms.base import Metrics, Spec
-from acpo.behavior.gaussian import BehaviorConfig
+from acpo.behavior.config import BehaviorConfig
 from acpo.data import Dataset
 from acpo.data.dataset import from_arrays
 from acpo.training import program

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,9 @@ import pytest
 import acpo
 from acpo.data.features import Features
 from acpo.errors import UserError
-from acpo.evaluation.rollouts import ActionBox, Evaluator, normalized_score
+from acpo.evaluation.rollouts import ActionBox, Evaluator, normalized_score, stacked
+from acpo.policy import Policy
+from acpo.tasks import find_task
 
 
 def by_hand(environment: str, act: Callable[[np.ndarray], np.ndarray], seed: int) -> float:
@@ -112,3 +115,123 @@ def test_a_policy_that_answers_in_units_acts_in_them(finished_run: Path) -> None
     found = evaluator([dataclasses.replace(policy, features=half)], seed=3)
     expected = evaluator([lambda s: 0.5 * policy(s)], seed=3)
     np.testing.assert_allclose(found.returns, expected.returns, rtol=1e-4)
+
+
+# --- several policies at once -------------------------------------------------------------------
+
+
+def network(sizes: tuple[int, ...], seed: int, shift: float = 0.0) -> Policy:
+    """Random weights; the last bias moves the actions towards one end of the box."""
+    rng = np.random.default_rng(seed)
+    layers = list(pairwise((*sizes[:-1], 2 * sizes[-1])))
+    weights = [rng.normal(0, m**-0.5, (m, n)).astype(np.float32) for m, n in layers]
+    biases = [rng.normal(0, 0.1, n).astype(np.float32) for _, n in layers]
+    biases[-1] += np.float32(shift)
+    mean, std = rng.normal(size=sizes[0]), rng.uniform(1, 2, sizes[0])
+    statistics = (mean.astype(np.float32), std.astype(np.float32))
+    return Policy(tuple(weights), tuple(biases), *statistics, info={"seed": seed})
+
+
+def test_stacked_policies_act_as_each_does_alone() -> None:
+    """256 wide, where a product is taken in three parts. Alone: to the last bit."""
+    policies = [network((11, 256, 256, 3), seed) for seed in range(4)]
+    observations = np.random.default_rng(9).normal(size=(4, 10, 11))
+    joint = stacked(policies)
+    assert joint is not None
+    actions = joint(observations)
+    for k, policy in enumerate(policies):
+        alone = stacked([policy])
+        assert alone is not None
+        np.testing.assert_array_equal(actions[k], alone(observations[k : k + 1])[0])
+        np.testing.assert_allclose(actions[k], policy(observations[k]), atol=1e-6)
+    assert np.abs(actions[0] - actions[1]).max() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("environment", "shift"),
+    [
+        ("Hopper-v4", 0.0),
+        ("neorl2/DMSD", 0.0),
+        ("neorl2/Pipeline", 0.0),
+        ("neorl2/RocketRecovery", 0.0),
+        ("neorl2/Simglucose", -3.0),
+    ],
+)
+def test_a_policy_among_others_returns_what_it_does_alone(environment: str, shift: float) -> None:
+    """To the last bit: a run of several seeds is to equal the runs of each."""
+    task = find_task(environment)
+    assert task is not None
+    sizes = (task.sizes.observations, 32, task.sizes.actions)
+    policies = [network(sizes, seed, shift) for seed in range(3)]
+    evaluator = Evaluator(environment, episodes=3)
+    together = evaluator(policies, seed=2)
+    for k in (0, 2):
+        alone = Evaluator(environment, episodes=3)([policies[k]], seed=2)
+        np.testing.assert_array_equal(alone.returns[0], together.returns[k])
+        np.testing.assert_array_equal(alone.lengths[0], together.lengths[k])
+    assert len(np.unique(together.returns)) > 3
+
+
+def test_alike_policies_share_one_call_per_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes: list[tuple[int, ...]] = []
+    act = Policy.unit_action
+
+    def counted(self: Policy, observation: np.ndarray) -> np.ndarray:
+        shapes.append(observation.shape)
+        return act(self, observation)
+
+    monkeypatch.setattr(Policy, "unit_action", counted)
+    policies = [network((3, 8, 1), seed) for seed in range(3)]
+    found = Evaluator("Pendulum-v1", episodes=2)(policies, seed=0)
+    assert shapes == [(3, 2, 3)] * found.lengths.max()
+
+
+def test_policies_of_other_shapes_or_units_act_beside_each_other() -> None:
+    one, other = network((3, 8, 1), 0), network((3, 16, 1), 1)
+    units = dataclasses.replace(one, features=Features(action_low=(-2.0,), action_high=(0.0,)))
+    assert stacked([one, other]) is None
+    assert stacked([one, units]) is None
+    policies = [one, other, units, lambda s: 0.5 * one(s)]
+    evaluator = Evaluator("Pendulum-v1", episodes=2)
+    found = evaluator(policies, seed=0)
+    for k, policy in enumerate(policies):
+        np.testing.assert_allclose(found.returns[k], evaluator([policy], seed=0).returns[0])
+    assert len(np.unique(found.returns)) == 8
+
+
+def test_a_policy_is_not_asked_once_its_episodes_are_over() -> None:
+    calls = [0, 0]
+
+    def still(observations: np.ndarray) -> np.ndarray:
+        calls[0] += 1
+        return np.zeros((len(observations), 3))
+
+    def bent(observations: np.ndarray) -> np.ndarray:
+        calls[1] += 1
+        return np.ones((len(observations), 3))
+
+    found = Evaluator("Hopper-v4", episodes=3)([still, bent], seed=0)
+    assert calls == found.lengths.max(axis=1).tolist()
+    assert calls[0] != calls[1]
+
+
+def test_episodes_that_round_by_their_batch_are_kept_among_their_own() -> None:
+    """Fusion's networks take the product of a whole batch, whose last bits depend on its size."""
+    evaluator = Evaluator("neorl2/DMSD", episodes=2)
+    batch = evaluator._batch
+    assert batch is not None
+    sizes: list[int] = []
+
+    class Noted(type(batch)):  # type: ignore[misc]
+        elementwise = False
+
+        def reset(self, seeds: Sequence[int]) -> np.ndarray:
+            sizes.append(len(seeds))
+            return super().reset(seeds)
+
+    policies = [network((6, 8, 2), seed) for seed in range(3)]
+    expected = evaluator(policies, seed=0)
+    evaluator._batch = Noted()
+    found = evaluator(policies, seed=0)
+    assert sizes == [2, 2, 2]
+    np.testing.assert_array_equal(found.returns, expected.returns)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
-from gymnasium.utils.env_checker import check_env
 
 from acpo.tasks.neorl2.dmsd import DMSD, DMSDEnv
 
@@ -98,9 +96,3 @@ def test_without_a_seed_the_next_episode_is_another_one_but_repeatable() -> None
     starts = [(env.reset(seed=4)[0], env.reset()[0], env.reset()[0]) for env in (first, second)]
     np.testing.assert_array_equal(*starts)
     assert len({start.tobytes() for start in starts[0]}) == 3
-
-
-def test_gymnasium_has_no_complaint() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        check_env(DMSDEnv(), skip_render_check=True)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import pytest
-from gymnasium.utils.env_checker import check_env
 
 from acpo.tasks.neorl2.pipeline import Pipeline, PipelineEnv
 
@@ -117,9 +114,3 @@ def test_an_episode_in_a_batch_equals_the_same_alone(episodes: tuple) -> None:
         observation, reward, *_ = env.step(actions[t, 3])
         np.testing.assert_array_equal(observation, observations[t + 1, 3])
         assert reward == rewards[t, 3]
-
-
-def test_gymnasium_has_no_complaint() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        check_env(PipelineEnv(), skip_render_check=True)

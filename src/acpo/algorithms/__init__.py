@@ -9,8 +9,9 @@ from typing import Any
 from acpo import cci
 from acpo.algorithms.acpo import ACPO
 from acpo.algorithms.bc import BC
-from acpo.behavior.gaussian import BehaviorConfig
+from acpo.behavior.config import BehaviorConfig
 from acpo.errors import UserError
+from acpo.tasks import PRESETS, Preset, find_task
 
 # ACPO, AWAC, InAC and wBC are one algorithm with another rule for λ.
 ALGORITHMS: dict[str, Any] = {
@@ -21,64 +22,59 @@ ALGORITHMS: dict[str, Any] = {
     "bc": BC(),
 }
 
-# The paper's ε by task (Tab-D4RL-Hyperparameters, Tab-NeoRL2-Hyperparameters).
-PAPER_EPSILON = {
-    "d4rl": {
-        "hopper": -5.0,
-        "halfcheetah": -0.2,
-        "antmaze": -0.2,
-        "walker2d": -0.7,
-        "kitchen": -1.0,
-    },
-    "neorl2": {
-        "simglucose": -5.0,
-        "pipeline": -5.0,
-        "safetyhalfcheetah": -10.0,
-        "rocketrecovery": -10.0,
-        "fusion": -10.0,
-        "randomfrictionhopper": -2.0,
-        "dmsd": -0.5,
-    },
-}
-PAPER_ALPHA = {"d4rl": 0.1, "neorl2": 0.5}
 
-PRESETS = (
-    "default",
-    *(f"paper-{suite}-{task}" for suite, t in PAPER_EPSILON.items() for task in t),
-)
+def find_preset(preset: str, dataset: str | None = None) -> Preset | None:
+    """The paper's settings that are meant: those named, or else those of the dataset's task.
+
+    Args:
+        preset: "default", "paper", or a row of the paper's tables, such as "paper-d4rl-hopper".
+        dataset: What is trained on; tasks of one row may be joined by "+".
+
+    Returns:
+        None by default for data that belongs to no task.
+
+    Raises:
+        UserError: if there is no such preset, or "paper" is asked for without a task.
+    """
+    if preset not in ("default", "paper"):
+        return _choose("preset", preset, {"default": None, "paper": None, **PRESETS})
+    tasks = [find_task(part) for part in (dataset or "").split("+")]
+    found = {task.preset if task else None for task in tasks}
+    row = found.pop() if len(found) == 1 else None
+    if row is None and preset == "paper":
+        known = f"{dataset!r} is not one" if dataset else "none is named"
+        raise UserError(
+            "The preset 'paper' takes the paper's numbers for a task by its name (acpo tasks), "
+            f"and {known}. For other data name a row of its tables: {', '.join(PRESETS)}."
+        )
+    return row
 
 
-def make_algorithm(name: str = "acpo", preset: str = "default") -> Any:
+def make_algorithm(name: str = "acpo", preset: str = "default", dataset: str | None = None) -> Any:
     """An algorithm's configuration by name, as ours or as printed in the paper's tables.
 
-    A preset named paper-SUITE-TASK (paper-d4rl-hopper, paper-neorl2-dmsd, …) takes the paper's
-    numbers, and where the paper is silent the plainest choice: raw rewards and observations, plain
-    heads, no layer normalisation.
+    The preset "paper" takes the paper's numbers for the task that `dataset` names, and
+    paper-SUITE-TASK (paper-d4rl-hopper, paper-neorl2-dmsd, …) those for any data. Where the paper
+    is silent they take the plainest choice: raw rewards and observations, plain heads, no layer
+    normalisation.
     """
     algorithm = _choose("algorithm", name, ALGORITHMS)
-    _choose("preset", preset, dict.fromkeys(PRESETS))
-    if preset == "default":
+    row = find_preset(preset, dataset)
+    if preset == "default" or row is None:
         return algorithm
-    _, suite, task = preset.split("-")
-    behavior = BehaviorConfig(learning_rate=1e-4)
     algorithm = replace(
         algorithm,
         head="plain",
-        normalize_observations=False,
+        normalize_observations=row.normalize_observations,
         actor_average=1.0,
-        behavior=behavior,
+        behavior=BehaviorConfig(learning_rate=1e-4),
     )
     if isinstance(algorithm, BC):
         return algorithm
     # Fixed rules keep their λ; the dual one gets the paper's ε and a slack without bound.
-    rule = replace(algorithm.rule, epsilon=PAPER_EPSILON[suite][task], slack_max=None)
+    rule = replace(algorithm.rule, epsilon=row.epsilon, slack_max=None)
     return replace(
-        algorithm,
-        alpha=PAPER_ALPHA[suite],
-        rule=rule,
-        tau=5e-3,
-        layer_norm=False,
-        reward_scale=1.0,
+        algorithm, alpha=row.alpha, rule=rule, tau=5e-3, layer_norm=False, reward_scale=1.0
     )
 
 

@@ -16,7 +16,9 @@ from jax import Array
 
 from acpo import cci
 from acpo.algorithms.base import Batch, Metrics, Schedule, Spec, adam_step, soft_update
-from acpo.behavior.gaussian import BehaviorConfig, annotated
+from acpo.behavior.config import BehaviorConfig
+from acpo.behavior.density import Density, Exact
+from acpo.behavior.models import make_density
 from acpo.networks import MLP, Head, TwinQ
 
 
@@ -65,7 +67,8 @@ class ACPO:
     hidden: tuple[int, ...] = (256, 256)
     """Hidden layers of actor, V and Q."""
     head: Literal["plain", "squashed", "auto"] = "auto"
-    """Distribution of πθ and πβ. auto: the head under which held-out actions are likelier."""
+    """Distribution of πθ, and of a Gaussian πβ. auto: the head under which held-out actions are
+    likelier, by two short Gaussian fits."""
     log_std_min: float = -5.0
     """Lower bound of log σ."""
     log_std_max: float = 2.0
@@ -83,7 +86,7 @@ class ACPO:
     reward_scale: float | None = None
     """Factor on rewards. None: 300 / (max − min episode return), so that α has one meaning."""
     behavior: BehaviorConfig = field(default_factory=BehaviorConfig)
-    """How πβ is fitted."""
+    """Which πβ is fitted, and how."""
 
     # --- pieces ---------------------------------------------------------------------------------
 
@@ -96,6 +99,10 @@ class ACPO:
     @property
     def policy_head(self) -> Head:
         return Head.settled(self.head, self.log_std_min, self.log_std_max)
+
+    @property
+    def density(self) -> Density:
+        return make_density(self.behavior, self.policy_head)
 
     def init(self, key: Array, spec: Spec) -> ACPOState:
         key_actor, key_value, key_critic = jax.random.split(key, 3)
@@ -120,6 +127,20 @@ class ACPO:
 
     def clip(self, log_prob: Array) -> Array:
         return jnp.clip(log_prob, -self.log_prob_clip, self.log_prob_clip)
+
+    def behavior_log_prob(self, batch: Batch, actions: Array, key: Array) -> Array:
+        """log πβ(ã|s) of actions ã drawn at the batch's states, for the dual step.
+
+        An exact πβ is read from what stands beside the rows. Any other has to run here, and does
+        so on a share of the rows, whose mean estimates the same E[log πβ].
+        """
+        density = self.density
+        if isinstance(density, Exact):
+            return density.log_prob_given(batch.behavior, actions)
+        some = slice(None, None, int(self.behavior.own("every")))
+        # The key itself draws the actions.
+        key = jax.random.fold_in(key, 1)
+        return density.log_prob(batch.behavior, batch.observations[some], actions[some], key)
 
     # --- losses ---------------------------------------------------------------------------------
 
@@ -164,7 +185,7 @@ class ACPO:
         def total_loss(trained: Trained) -> tuple[Array, tuple[Array, Metrics]]:
             policy = head.parameters(trained.actor(batch.observations))
             actions, log_pi = jax.lax.stop_gradient(head.sample_with_log_prob(policy, noise))
-            log_beta = self.clip(head.log_prob(annotated(batch.behavior), actions))
+            log_beta = self.clip(self.behavior_log_prob(batch, actions, key))
             lam = state.lam
             if self.rule.lam_rate > 0:
                 lam = cci.dual_step(
@@ -213,7 +234,7 @@ class ACPO:
         policy = head.parameters(actor(batch.observations))
         noise = jax.random.normal(key, batch.actions.shape)
         actions, log_pi = head.sample_with_log_prob(policy, noise)
-        log_beta = head.log_prob(annotated(batch.behavior), actions)
+        log_beta = self.behavior_log_prob(batch, actions, key)
         v = value(batch.observations)[..., 0]
         q = critic(batch.observations, batch.actions)
         advantage = q.min(axis=0) - v

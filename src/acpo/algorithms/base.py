@@ -25,9 +25,9 @@ class Spec(NamedTuple):
 class Batch(NamedTuple):
     """Transitions (s, a, r, s', terminal), stacked on the first axis.
 
-    `terminals` is 1.0 only where the environment truly ended; a time limit is 0.0. `behavior`
-    holds the parameters of πβ(·|s) and `log_beta` log πβ(a|s), for algorithms that fit πβ;
-    None for the others.
+    `terminals` is 1.0 only where the environment truly ended; a time limit is 0.0. `log_beta` is
+    log πβ(a|s), and `behavior` what πβ is known by: per row the parameters of πβ(·|s), or for all
+    rows its weights where no parameters can stand for them. None for algorithms without πβ.
     """
 
     observations: Array

@@ -11,7 +11,8 @@ import optax
 from jax import Array
 
 from acpo.algorithms.base import Batch, Metrics, Schedule, Spec, adam_step
-from acpo.behavior.gaussian import BehaviorConfig
+from acpo.behavior.config import BehaviorConfig
+from acpo.errors import UserError
 from acpo.networks import MLP, Head
 
 
@@ -47,6 +48,13 @@ class BC:
     """Z-score observations with the data's mean and deviation; the policy carries both."""
     behavior: BehaviorConfig = field(default_factory=BehaviorConfig)
     """How the two heads are compared where head is auto."""
+
+    def __post_init__(self) -> None:
+        if self.behavior.model != "gaussian":
+            raise UserError(
+                f"--behavior {self.behavior.model} has no use in bc, which asks for no density; "
+                "leave it out, or choose another --algorithm."
+            )
 
     @property
     def policy_head(self) -> Head:

@@ -6,6 +6,7 @@ import importlib.util
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import tyro
 
@@ -47,13 +48,30 @@ class DataArguments:
     """Where the temporary folder goes."""
 
 
+@dataclass(frozen=True)
+class TasksArguments:
+    """Steps per second of the tasks' environments, and what an evaluation costs in updates.
+
+    An environment alone, ten episodes in an evaluation, and, where NeoRL2's source is importable,
+    the original.
+    """
+
+    names: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Tasks or their environments; by default one of each kind in the paper."""
+    json: Path | None = None
+    """Also write the numbers to this file."""
+    seconds: float = 3.0
+    """Seconds per measurement; an evaluation is measured to its end."""
+
+
 def main(words: list[str]) -> int:
-    commands = {"speed": _speed, "data": _data}
+    commands = {"speed": _speed, "data": _data, "tasks": _tasks}
     if words and words[0] in commands:
         return commands[words[0]](words[1:])
-    what = "acpo bench speed|data [--json FILE]"
+    what = f"acpo bench {'|'.join(commands)} [--json FILE]"
     if words[:1] in (["-h"], ["--help"]):
-        print(f"usage: {what}\n\nSee acpo bench speed --help, acpo bench data --help.")
+        more = ", ".join(f"acpo bench {name} --help" for name in commands)
+        print(f"usage: {what}\n\nSee {more}.")
         return 0
     raise UserError(f"Say what to measure: {what}.")
 
@@ -114,6 +132,56 @@ def _speed(words: list[str]) -> int:
     print(f"five vmapped seeds    {found['five_seeds_updates_per_s']:.0f} updates/s in all")
     if arguments.json:
         write_json(arguments.json, found)
+        print(f"written to {arguments.json}")
+    return 0
+
+
+def _tasks(words: list[str]) -> int:
+    arguments = tyro.cli(TasksArguments, prog="acpo bench tasks", args=words)
+    if arguments.seconds <= 0:
+        raise UserError("--seconds must be positive.")
+    from acpo.bench import tasks
+    from acpo.tasks import find_task, suggestion
+
+    for name in arguments.names:
+        if find_task(name) is None:
+            raise UserError(f"No task is called {name!r}. {suggestion(name)}")
+    updates = tasks.updates_per_second(arguments.seconds)
+    episodes, between = tasks.EPISODES, tasks.BETWEEN
+    print(f"{updates:.0f} updates/s; steps/s of each task:\n")
+    print(f"{'':30}{'alone':>9}{f'x {episodes}':>9}{'original':>9}{'ratio':>7}{'evaluation':>22}")
+    found: dict[str, Any] = {}
+    for name in arguments.names or tasks.NAMES:
+        try:
+            rates = tasks.measure(name, arguments.seconds)
+        except UserError as error:
+            print(f"{name:30}  not measured: {error}")
+            found[name] = {"not_measured": str(error)}
+            continue
+        cost = rates.seconds * updates
+        found[name] = {
+            **rates._asdict(),
+            "ratio": rates.ratio,
+            "evaluation_seconds": rates.seconds,
+            "evaluation_updates": cost,
+        }
+        original = f"{rates.original:,.4g}" if rates.original else ""
+        print(
+            f"{name:30}{rates.alone:>9,.0f}{rates.evaluation:>9,.0f}{original:>9}"
+            f"{rates.ratio:>7.1f}{rates.seconds:>8.1f} s{cost:>8,.0f} up."
+        )
+    dear = [name for name, row in found.items() if row.get("evaluation_updates", 0.0) >= between]
+    print(
+        f"\nevaluation: {episodes} whole episodes, in seconds and in updates of training. It costs "
+        f"the {between:,} updates between two evaluations or more in: {', '.join(dear) or 'none'}."
+    )
+    for reason in {
+        row["original_missing"] for row in found.values() if row.get("original_missing")
+    }:
+        print(f"no original: {reason}")
+    if arguments.json:
+        found_all = {"updates_per_s": updates, "seconds": arguments.seconds, "tasks": found}
+        write_json(arguments.json, found_all)
         print(f"written to {arguments.json}")
     return 0
 

@@ -13,13 +13,13 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
-from acpo.algorithms import make_algorithm
+from acpo.algorithms import find_preset, make_algorithm
 from acpo.cci import regime
 from acpo.data import DEFAULT, DataOptions
 from acpo.data.registry import columns, load
 from acpo.errors import UserError
 from acpo.files import write_json
-from acpo.tasks import BEHAVIOR_CLONING, reference
+from acpo.tasks import BEHAVIOR_CLONING, find_task, reference
 from acpo.training.loop import Interrupted, Run, TrainConfig, train
 from acpo.training.reporting import ConsoleReporter
 
@@ -33,12 +33,13 @@ class TrainArguments:
     """
 
     dataset: tyro.conf.Positional[str] = DEFAULT
-    """A name (acpo data list), a file (HDF5 in D4RL's layout, NPZ, CSV, Parquet, our store), a
-    folder of tables, a Minari id, or several joined by '+'."""
+    """A task (acpo tasks), another name (acpo data list), a file (HDF5 in D4RL's layout, NPZ, CSV,
+    Parquet, our store), a folder of tables, a Minari id, or several joined by '+'."""
     algorithm: str = "acpo"
     """acpo, or a fixed constraint: awac (λ=α), inac (λ=0), wbc (λ=100); or bc (no weights)."""
     preset: str = "default"
-    """default, or the paper's tables: paper-d4rl-hopper, paper-neorl2-dmsd, …"""
+    """default; paper: the paper's numbers for the task; for other data one row of its tables:
+    paper-d4rl-hopper, paper-neorl2-dmsd, … Any flag overrides its number."""
     out: Path | None = None
     """Run directory; by default a new one under runs/."""
     resume: bool = False
@@ -50,8 +51,28 @@ class TrainArguments:
 
 
 def parse(words: list[str]) -> Any:
-    """The flags of `TrainArguments` and of the chosen algorithm's config, in one command line."""
-    algorithm = make_algorithm(_peek(words, "algorithm", "acpo"), _peek(words, "preset", "default"))
+    """The flags of `TrainArguments` and of the chosen algorithm's config, in one command line.
+
+    Their defaults depend on the preset and on the task, so the words are read twice: first to
+    learn which dataset is meant. By default, too, a task has its own episodes per evaluation and
+    its own reward.
+    """
+    name, preset = _peek(words, "algorithm", "acpo"), _peek(words, "preset", "default")
+    plain = make_algorithm(name)
+    asked = [word for word in words if word not in ("-h", "--help")]
+    dataset = _parse(asked, plain, DataOptions(), TrainConfig()).dataset
+    row = find_preset(preset, dataset)
+    if row is None:
+        return _parse(words, plain, DataOptions(), TrainConfig())
+    return _parse(
+        words,
+        make_algorithm(name, preset, dataset),
+        DataOptions(relabel=row.relabel),
+        TrainConfig(episodes=row.episodes),
+    )
+
+
+def _parse(words: list[str], algorithm: Any, data: DataOptions, training: TrainConfig) -> Any:
     kind: Any = Annotated[type(algorithm), tyro.conf.arg(name="")]
     arguments = make_dataclass(
         "TrainArguments",
@@ -60,7 +81,8 @@ def parse(words: list[str]) -> Any:
         frozen=True,
     )
     arguments.__doc__ = TrainArguments.__doc__
-    return tyro.cli(arguments, prog="acpo train", args=words)
+    default = arguments(data=data, training=training)
+    return tyro.cli(arguments, prog="acpo train", args=words, default=default)
 
 
 def _peek(words: list[str], flag: str, default: str) -> str:
@@ -89,6 +111,8 @@ def main(words: list[str]) -> int:
     say(f"data      {data!r}")
     for line in columns(arguments.dataset, arguments.data):
         say(f"          {line}")
+    if arguments.data.relabel:
+        say(f"reward    {arguments.data.relabel}")
     say(f"run       {out}")
     try:
         run = train(
@@ -106,7 +130,7 @@ def main(words: list[str]) -> int:
         command = shlex.join(["acpo", "train", *again, "--resume"])
         print(f"\nStopped {stopped}; nothing is lost. Continue with:\n  {command}", file=sys.stderr)
         return 130
-    found = summary(run)
+    found = summary(run, arguments.data.relabel)
     write_json(out / "summary.json", found)
     if arguments.json:
         write_json(arguments.json, found)
@@ -115,9 +139,14 @@ def main(words: list[str]) -> int:
     return 0
 
 
-def summary(run: Run) -> dict[str, Any]:
-    """The final numbers: last checkpoint, mean and deviation over seeds."""
+def summary(run: Run, relabel: str | None = None) -> dict[str, Any]:
+    """The final numbers: last checkpoint, mean and deviation over seeds.
+
+    Data has a score only where its rewards are those that the task counts.
+    """
     scale = reference(run.environment, run.data.name)
+    task = find_task(run.data.name)
+    comparable = relabel is None and (task is None or task.data_comparable)
     found: dict[str, Any] = {
         "algorithm": type(run.algorithm).__name__,
         "dataset": run.data.name,
@@ -125,6 +154,7 @@ def summary(run: Run) -> dict[str, Any]:
         "seeds": run.metrics["seed"].unique().sort().to_list(),
         "steps": run.metrics["step"].max(),
         "checkpoint": "last",
+        "relabel": relabel,
         "data_mean_return": run.data.mean_return,
         "directory": str(run.directory) if run.directory else None,
     }
@@ -137,7 +167,7 @@ def summary(run: Run) -> dict[str, Any]:
         found["behavior_cloning_return"] = cloning
     if scale:
         for name in ("return_mean", "data_mean_return", "behavior_cloning_return"):
-            if name in found:
+            if name in found and (comparable or name != "data_mean_return"):
                 found[name.replace("return", "score")] = scale.score(found[name])
         if returns is not None:
             found["score_std"] = scale.score(returns).std()
@@ -172,7 +202,8 @@ def describe(run: Run, found: dict[str, Any]) -> list[str]:
         lines.append(f"learned   {spread}, {count} seed{'s' if count > 1 else ''}, last checkpoint")
     else:
         lines.append("learned   not evaluated: the data names no environment (give one with --env)")
-    lines.append(f"data      {amount('data')}")
+    relabelled = f" of '{found['relabel']}'" if found["relabel"] else ""
+    lines.append(f"data      {amount('data')}{relabelled}")
     if "behavior_cloning_return" in found:
         lines.append(f"cloning   {amount('behavior_cloning')}, behaviour cloning on the same data")
     if "lambda" in found:

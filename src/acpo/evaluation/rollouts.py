@@ -1,19 +1,24 @@
-"""Roll policies out in their environment: all episodes advance together."""
+"""Roll policies out in their environment: all episodes of all policies advance together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from acpo.errors import UserError
+from acpo.evaluation.environments import Environments
+from acpo.policy import Policy
 from acpo.tasks import dimensions, make_env, reference
 
 if TYPE_CHECKING:
     import gymnasium
 
     from acpo.tasks.neorl2.batched import Batched
+
+_TERMS = 2**18
 
 
 class Rollouts(NamedTuple):
@@ -52,17 +57,19 @@ class ActionBox:
 
 
 class Evaluator:
-    """Keeps the environments of one task open between evaluations, one per episode."""
+    """Keeps the environments of one task open between evaluations."""
 
-    def __init__(self, environment: str, episodes: int) -> None:
-        self.environment = environment
-        self._envs = [make_env(environment) for _ in range(episodes)]
-        self._box = ActionBox(environment, self._envs[0].action_space)
-        self._batch: Batched | None = getattr(self._envs[0].unwrapped, "batched", None)
+    def __init__(self, environment: str, episodes: int, workers: int | None = None) -> None:
+        """`workers` as in `Environments`; tasks that advance all episodes at once have none."""
+        self.environment, self.episodes = environment, episodes
+        self._env = make_env(environment)
+        self._box = ActionBox(environment, self._env.action_space)
+        self._batch: Batched | None = getattr(self._env.unwrapped, "batched", None)
+        self._environments = Environments(environment, self._env, workers)
 
     def check(self, what: str, observation_dim: int, action_dim: int) -> None:
         """Refuse a dataset or a policy (`what`) whose sizes are not the environment's."""
-        sizes = dimensions(self._envs[0])
+        sizes = dimensions(self._env)
         if sizes != (observation_dim, action_dim):
             raise UserError(
                 f"{what} has {observation_dim} observations and {action_dim} actions per step, but "
@@ -73,46 +80,101 @@ class Evaluator:
     def __call__(
         self, policies: Sequence[Callable[[np.ndarray], np.ndarray]], seed: int
     ) -> Rollouts:
-        """Returns [policies, episodes]; episode e of every policy starts from seed + e."""
-        results = [self._episodes(policy, seed) for policy in policies]
-        return Rollouts(*(np.stack(arrays) for arrays in zip(*results, strict=True)))
+        """Returns [policies, episodes]; episode e of every policy starts from seed + e.
 
-    def _episodes(
-        self, policy: Callable[[np.ndarray], np.ndarray], seed: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """All episodes advance together: one call of the policy per step, on a batch."""
-        if self._batch is not None:
-            return self._batched_episodes(self._batch, policy, seed)
-        returns = np.zeros(len(self._envs))
-        lengths = np.zeros(len(self._envs), dtype=np.int64)
-        running = np.ones(len(self._envs), dtype=bool)
-        observations = np.stack([env.reset(seed=seed + e)[0] for e, env in enumerate(self._envs)])
+        All episodes of all policies advance together, and each is the same as without the others.
+        """
+        if len(policies) > 1 and self._batch is not None and not self._batch.elementwise:
+            alone = [self([policy], seed) for policy in policies]
+            return Rollouts(*map(np.concatenate, zip(*alone, strict=True)))
+        together = self._batch or self._environments
+        act = self._acting(policies)
+        shape = (len(policies), self.episodes)
+        returns, lengths = np.zeros(shape), np.zeros(shape, np.int64)
+        running = np.ones(shape, dtype=bool)
+        seeds = [seed + e for e in range(self.episodes)] * len(policies)
+        observations = together.reset(seeds).reshape(*shape, -1)
         while running.any():
             # Ended episodes stay in the batch: a product over fewer rows may round otherwise, and
             # one episode's return must not depend on when another ended.
-            actions = self._box.actions(policy, observations)
-            for e in np.flatnonzero(running):
-                observation, reward, terminal, timeout, _ = self._envs[e].step(actions[e])
-                observations[e] = observation
-                returns[e] += float(reward)
-                lengths[e] += 1
-                running[e] = not (terminal or timeout)
-        return returns, lengths
-
-    def _batched_episodes(
-        self, batch: Batched, policy: Callable[[np.ndarray], np.ndarray], seed: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The same where the environment itself advances all episodes at once."""
-        observations = batch.reset([seed + e for e in range(len(self._envs))])
-        returns, lengths = np.zeros(len(observations)), np.zeros(len(observations), np.int64)
-        running = np.ones(len(observations), dtype=bool)
-        while running.any():
-            actions = self._box.actions(policy, observations)
-            observations, rewards, terminals, timeouts = batch.step(actions)
-            returns += rewards  # 0 for an episode that has ended
+            actions = act(observations, running)
+            steps = together.step(actions.reshape(len(seeds), -1))
+            observations = steps.observations.reshape(*shape, -1)
+            returns += steps.rewards.reshape(shape)  # 0 for an episode that has ended
             lengths += running
-            running &= ~(terminals | timeouts)
-        return returns, lengths
+            running &= ~(steps.terminals | steps.timeouts).reshape(shape)
+        return Rollouts(returns, lengths)
+
+    def close(self) -> None:
+        """End the worker processes, if there are any."""
+        self._environments.close()
+
+    def _acting(
+        self, policies: Sequence[Callable[[np.ndarray], np.ndarray]]
+    ) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+        """Actions [K, E, a] for observations [K, E, s]: of policies that are alike in one call."""
+        if (joint := stacked(policies)) is not None:
+            return lambda observations, _: self._box.actions(joint, observations)
+        actions: list[Any] = [None] * len(policies)
+
+        def one_by_one(observations: np.ndarray, running: np.ndarray) -> np.ndarray:
+            for k in np.flatnonzero(running.any(axis=1)).tolist():
+                actions[k] = self._box.actions(policies[k], observations[k])
+            return np.stack(actions)
+
+        return one_by_one
+
+
+def stacked(policies: Sequence[Any]) -> Policy | None:
+    """One policy for observations [K, E, s], of K that differ in their numbers alone; else None.
+
+    Policy k's actions are, to the last bit, those that it gives as the only one of K = 1.
+    """
+    if not all(type(policy) is Policy for policy in policies):
+        return None
+    first: Policy = policies[0]
+
+    def shapes(policy: Policy) -> list[tuple[int, ...]]:
+        return [array.shape for array in (*policy.weights, *policy.biases)]
+
+    if any(p.features != first.features or shapes(p) != shapes(first) for p in policies):
+        return None
+
+    def rows(arrays: Iterable[np.ndarray]) -> np.ndarray:
+        """[K, 1, n], to go with [K, E, n]."""
+        return np.stack(list(arrays))[:, None]
+
+    layers = range(len(first.weights))
+    weights: Any = tuple(_OneThread(np.stack([p.weights[i] for p in policies])) for i in layers)
+    return dataclasses.replace(
+        first,
+        weights=weights,
+        biases=tuple(rows(p.biases[i] for p in policies) for i in layers),
+        observation_mean=rows(p.observation_mean for p in policies),
+        observation_std=rows(p.observation_std for p in policies),
+    )
+
+
+class _OneThread:
+    """Weights [K, m, n], by which x [K, E, m] is multiplied a few columns at a time.
+
+    OpenBLAS shares a product of more than 2^18 terms among threads, which gains nothing at this
+    size: where other programs keep the CPUs busy, the threads wait for each other, and a step's
+    products were seen to take fifty times as long.
+    """
+
+    __array_ufunc__ = None  # numpy leaves `x @ self` to `__rmatmul__`
+
+    def __init__(self, weights: np.ndarray) -> None:
+        self._weights = weights
+
+    def __rmatmul__(self, x: np.ndarray) -> np.ndarray:
+        columns = max(1, _TERMS // (x.shape[-2] * x.shape[-1]))
+        out = np.empty((*x.shape[:-1], self._weights.shape[-1]), dtype=x.dtype)
+        for i in range(0, out.shape[-1], columns):
+            part = np.s_[..., i : i + columns]
+            np.matmul(x, self._weights[part], out=out[part])
+        return out
 
 
 def normalized_score(environment: str | None, returns: np.ndarray) -> np.ndarray | None:

@@ -39,7 +39,7 @@ def draw_run(run: Path, out: Path) -> None:
     left = axes[0] if dial else axes
 
     per_seed = evaluations.group_by("step", "seed").agg(pl.col(quantity).mean())
-    _band(left, per_seed, quantity, "C0", "ACPO" if dial else "policy")
+    band(left, per_seed, quantity, "C0", "ACPO" if dial else "policy")
     for key, text, colour in (
         (f"data_mean_{quantity}", "the data's mean", "0.4"),
         (f"behavior_cloning_{quantity}", "behaviour cloning", "C1"),
@@ -56,7 +56,7 @@ def draw_run(run: Path, out: Path) -> None:
     left.legend(**above, ncols=3)
     if dial:
         right = axes[1]
-        _band(right, metrics.select("step", "seed", "dial/lambda"), "dial/lambda", "C0", "λ")
+        band(right, metrics.select("step", "seed", "dial/lambda"), "dial/lambda", "C0", "λ")
         alpha = read_json(run / "run.json")["algorithm_config"]["alpha"]
         right.axhline(alpha, color="0.4", ls="--", lw=1, label="λ = α: KL-density constraint")
         right.set(xlabel="gradient steps", ylabel="λ", ylim=(0, None))
@@ -69,7 +69,7 @@ def draw_run(run: Path, out: Path) -> None:
     plt.close(figure)
 
 
-def _band(axis: Any, table: Any, column: str, colour: str, label: str) -> None:
+def band(axis: Any, table: Any, column: str, colour: str, label: str) -> None:
     """The mean over seeds as a line, the range over seeds as a band."""
     import polars as pl
 

@@ -96,8 +96,8 @@ class AntMazeEnv(gymnasium.Env):
         self.data = mujoco.MjData(self.model)
         self._goal_cell = centres("G")[0]
         self.goal = self._goal_cell
-        observation = (self.model.nq + self.model.nv,)
-        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, observation, np.float64)
+        observation, finite = (self.model.nq + self.model.nv,), np.finfo(np.float64).max
+        self.observation_space = gymnasium.spaces.Box(-finite, finite, observation, np.float64)
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (self.model.nu,), np.float32)
 
     def reset(
@@ -144,4 +144,8 @@ def _ant_among(walls: np.ndarray) -> mujoco.MjModel:
         )
     for geom in spec.geoms:
         geom.solimp[:3] = (0.8, 0.8, 0.01)  # softer contacts than Gymnasium's
+    # A contact's margin is the larger of its two geoms' up to MuJoCo 3.4, as in D4RL's, and their
+    # sum since 3.5. The ant's are 0.01; where floor and walls have none, both rules agree.
+    for geom in spec.worldbody.geoms:
+        geom.margin = 0.0
     return spec.compile()

@@ -1,12 +1,14 @@
-"""Environments of the paper's tasks that Gymnasium does not have, by the name of their task."""
+"""Environments by the name of their task, or by a Gymnasium id."""
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import gymnasium
+import gymnasium
+
+from acpo.errors import UserError
+from acpo.tasks.table import AUTHORS, TASKS, suggestion
 
 # Imported when wanted: a task must not wait for the packages of another.
 _NEORL2 = {
@@ -18,24 +20,36 @@ _NEORL2 = {
     "SafetyHalfCheetah": ("safety_halfcheetah", "SafetyHalfCheetahEnv"),
     "Simglucose": ("simglucose", "SimglucoseEnv"),
 }
+_SUITES = {name.split("/")[0] for name in TASKS}
 
 
-def make(task: str) -> gymnasium.Env | None:
-    """The environment of "neorl2/DMSD", "d4rl/antmaze-umaze-v2", …; None for any other name."""
-    suite, _, name = task.partition("/")
-    if suite == "neorl2" and name in _NEORL2:
-        module, maker = _NEORL2[name]
+def make(environment: str) -> gymnasium.Env:
+    """The environment of a task's name, of NeoRL2's authors, or of a Gymnasium id.
+
+    Raises:
+        UserError: if the name begins like a task's, but is none.
+    """
+    name = TASKS[environment].environment if environment in TASKS else environment
+    suite, _, task = name.partition("/")
+    if name.startswith(AUTHORS):
+        from acpo.tasks.neorl2.authors import authors_env
+
+        return authors_env(task)
+    if suite not in _SUITES:
+        return gymnasium.make(name)
+    if name not in TASKS:
+        raise UserError(
+            f"Environment {name!r} cannot be made: no task has that name. {suggestion(name)}"
+        )
+    if suite == "neorl2":
+        module, maker = _NEORL2[task]
         return getattr(importlib.import_module(f"acpo.tasks.neorl2.{module}"), maker)()
-    if suite != "d4rl":
-        return None
-    kind, _, rest = name.partition("-")
+    kind, _, rest = task.partition("-")
     variant: Any = rest.rpartition("-")[0]
     if kind == "antmaze":
         from acpo.tasks.antmaze import make_antmaze
 
         return make_antmaze(variant)
-    if kind == "kitchen":
-        from acpo.tasks.kitchen import make_kitchen
+    from acpo.tasks.kitchen import make_kitchen
 
-        return make_kitchen(variant)
-    return None
+    return make_kitchen(variant)

@@ -102,18 +102,21 @@ def train(
     *,
     out: str | Path | None = None,
     resume: bool = False,
+    behavior_folder: Path | None = None,
     reporter: Reporter | None = None,
     **settings: Any,
 ) -> Run:
     """Train `algorithm` on `data`; `settings` are the fields of `TrainConfig` (steps, seeds, …).
 
     With `out` the run is kept in that directory and can be resumed exactly; without, nothing is
-    written. Raises `UserError` for a problem the user can mend, `Interrupted` after Ctrl-C.
+    written. Runs on the same data with the same πβ may share it in one `behavior_folder`; by
+    default each keeps its own. Raises `UserError` for a problem the user can mend, `Interrupted`
+    after Ctrl-C.
     """
     stop = threading.Event()
     with stop_on_signal(stop):
         return _Training(
-            data, algorithm, TrainConfig(**settings), out, resume, reporter, stop
+            data, algorithm, TrainConfig(**settings), out, resume, behavior_folder, reporter, stop
         ).run()
 
 
@@ -125,10 +128,12 @@ class _Training:
         config: TrainConfig,
         out: str | Path | None,
         resume: bool,
+        behavior_folder: Path | None,
         reporter: Reporter | None,
         stop: threading.Event,
     ) -> None:
         self.data, self.algorithm, self.config = data, algorithm, config
+        self.behavior_folder = behavior_folder
         self.reporter = reporter or Reporter()
         self.environment = data.environment if config.env == "auto" else config.env
         if self.environment == "none":
@@ -158,9 +163,13 @@ class _Training:
         }
 
     def run(self) -> Run:
-        with self.reporter:
-            prepared = self._prepare()
-            states = self._loop(prepared)
+        try:
+            with self.reporter:
+                prepared = self._prepare()
+                states = self._loop(prepared)
+        finally:
+            if self.evaluator:
+                self.evaluator.close()
         policies = self._policies(prepared, states)
         return Run(
             algorithm=prepared.algorithm,
@@ -183,6 +192,7 @@ class _Training:
             self.data,
             self.algorithm,
             directory=self.directory.path if self.directory else None,
+            behavior_folder=self.behavior_folder,
             on_fit=on_fit,
             memory_gb=self.config.memory_gb,
         )

@@ -14,15 +14,18 @@ import numpy as np
 from jax import Array
 
 from acpo.algorithms.base import Batch
-from acpo.behavior import gaussian
-from acpo.behavior.gaussian import FitState, GaussianBehavior
+from acpo.behavior import fitting
+from acpo.behavior.config import BehaviorConfig
+from acpo.behavior.density import Exact
+from acpo.behavior.fitting import Behavior, FitState
+from acpo.behavior.models import make_density
 from acpo.data import Dataset
 from acpo.data.combine import take
 from acpo.data.inspect import Moments
 from acpo.data.pairing import Transitions
 from acpo.errors import UserError
 from acpo.networks import Head
-from acpo.storage import load_tree, save_tree
+from acpo.storage import load_tree
 
 # πβ describes the data, not a run: it is fitted with this seed whatever the run's seeds are, so
 # that seed k alone and seed k among others see the same density.
@@ -61,15 +64,22 @@ class Layout(NamedTuple):
     observation_dim: int
     action_dim: int
     behavior_dim: int
+    """How many numbers beside the row describe πβ(·|s)."""
+    network: Any = None
+    """πβ's frozen weights, where no numbers beside the row can stand for them."""
+
+    @property
+    def has_density(self) -> bool:
+        return self.behavior_dim > 0 or self.network is not None
 
     @property
     def width(self) -> int:
         """Columns of a packed row: s, s', a, r, terminal, and πβ's parameters with log πβ."""
-        density = self.behavior_dim + 1 if self.behavior_dim else 0
+        density = self.behavior_dim + 1 if self.has_density else 0
         return 2 * self.observation_dim + self.action_dim + 2 + density
 
     def unpack(self, rows: Array) -> Batch:
-        s, a, b = self
+        s, a, b, network = self
         ends = np.cumsum([s, s, a, 1, 1, b])
         columns = jnp.split(rows, ends, axis=-1)
         observations, following, actions, rewards, terminals, behavior, log_beta = columns
@@ -79,7 +89,7 @@ class Layout(NamedTuple):
             rewards[..., 0],
             following,
             terminals[..., 0],
-            *((behavior, log_beta[..., 0]) if b else ()),
+            *((behavior if b else network, log_beta[..., 0]) if self.has_density else ()),
         )
 
 
@@ -101,10 +111,14 @@ def prepare(
     algorithm: Any,
     *,
     directory: Path | None = None,
+    behavior_folder: Path | None = None,
     on_fit: Callable[[str, FitState], None] = lambda head, state: None,
     memory_gb: float = 1.0,
 ) -> Prepared:
-    """Normalise, fit πβ (or take it from `directory`), settle the open fields, pack the rows."""
+    """Normalise, fit πβ, settle the open fields, pack the rows.
+
+    A πβ in `behavior_folder` (by default behavior/ in `directory`) is taken, or gone on with.
+    """
     facts: dict[str, Any] = {}
     normalizer = Normalizer.fit(data, algorithm.normalize_observations)
 
@@ -115,10 +129,12 @@ def prepare(
         scale = algorithm.reward_scale
         facts["reward_scale"] = scale
 
+    layout = Layout(data.observation_dim, data.action_dim, 0)
     needs_density = hasattr(algorithm, "rule")
-    behavior_dim = 2 * data.action_dim if needs_density else 0
     if needs_density or algorithm.head == "auto":
-        behavior = _fit(data, normalizer, algorithm, directory, on_fit)
+        fitted_to = fitting_rows(data, normalizer, algorithm.behavior.held_out)
+        folder = behavior_folder or (directory / "behavior" if directory else None)
+        behavior = fit_behavior(fitted_to, algorithm, folder, on_fit)
         algorithm = dataclasses.replace(algorithm, head=behavior.head.kind)
         facts |= {
             "head": behavior.head.kind,
@@ -126,14 +142,21 @@ def prepare(
             "behavior_held_out_log_prob": behavior.held_out_log_prob,
         }
     if needs_density:
+        density = behavior.density
+        if isinstance(density, Exact):
+            layout = layout._replace(behavior_dim=density.width(data.action_dim))
+        else:
+            layout = layout._replace(network=jax.device_put(behavior.net))
         rule = algorithm.rule
         if rule.epsilon is None:
             epsilon = behavior.held_out_log_prob - rule.epsilon_margin
             rule = dataclasses.replace(rule, epsilon=epsilon)
             algorithm = dataclasses.replace(algorithm, rule=rule)
         facts["epsilon"] = rule.epsilon
+    rows_before = 0
 
     def packed(block: Transitions) -> np.ndarray:
+        nonlocal rows_before
         observations = normalizer(block.observations)
         columns = [
             observations,
@@ -143,10 +166,10 @@ def prepare(
             block.terminals[:, None],
         ]
         if needs_density:
-            columns.append(behavior.annotate(observations, block.actions))
+            columns.append(behavior.annotate(observations, block.actions, rows_before))
+            rows_before += len(observations)
         return np.concatenate(columns, axis=1, dtype=np.float32)
 
-    layout = Layout(data.observation_dim, data.action_dim, behavior_dim)
     if 4 * layout.width * len(data) <= memory_gb * 2**30:
         (rows,) = map(packed, data.blocks(len(data)))
     else:
@@ -178,59 +201,72 @@ def _reward_scale(data: Dataset) -> float:
     return RETURN_RANGE / spread if spread > 0 else 1.0
 
 
-def _fit(
-    data: Dataset,
-    normalizer: Normalizer,
-    algorithm: Any,
-    directory: Path | None,
-    on_fit: Callable[[str, FitState], None],
-) -> GaussianBehavior:
-    """Fit πβ with the head asked for; with "auto" try both and go on with the likelier one.
+class FittingRows(NamedTuple):
+    """What a density is fitted to."""
 
-    Where the data comes with validation episodes, these tell when to stop; otherwise a share of
-    its own episodes does. Of very much data a part is enough: whole episodes, drawn at random.
+    observations: np.ndarray
+    actions: np.ndarray
+    train_rows: np.ndarray
+    held_rows: np.ndarray
+
+
+def fitting_rows(data: Dataset, normalizer: Normalizer, held_out: float) -> FittingRows:
+    """Rows to fit a density to, and rows of other episodes to judge it by.
+
+    The latter are the validation episodes where the data comes with some, otherwise a share of
+    its own. Of very much data a part is enough: whole episodes, drawn at random.
     """
-    config = algorithm.behavior
     if len(data) > MAX_FIT_ROWS:
         data = take(data, MAX_FIT_ROWS / len(data), BEHAVIOR_SEED)
     observations, actions = normalizer(data.observations), data.actions
-    if data.validation is None:
-        train_rows, held_rows = data.split(config.held_out, BEHAVIOR_SEED)
-    else:
-        held = data.validation
-        train_rows = np.arange(len(data))
-        held_rows = np.arange(len(data), len(data) + len(held))
-        observations = np.concatenate([observations, normalizer(held.observations)])
-        actions = np.concatenate([actions, held.actions])
-    key = jax.random.key(BEHAVIOR_SEED)
-    start = gaussian.init(config, key, data.observation_dim, data.action_dim)
+    held = data.validation
+    if held is None:
+        return FittingRows(observations, actions, *data.split(held_out, BEHAVIOR_SEED))
+    return FittingRows(
+        np.concatenate([observations, normalizer(held.observations)]),
+        np.concatenate([actions, held.actions]),
+        np.arange(len(data)),
+        np.arange(len(data), len(data) + len(held)),
+    )
 
-    def fit(kind: str, max_steps: int, state: FitState | None = None) -> GaussianBehavior:
-        path = directory / "behavior" / f"{kind}.npz" if directory else None
+
+def fit_behavior(
+    rows: FittingRows,
+    algorithm: Any,
+    folder: Path | None = None,
+    on_fit: Callable[[str, FitState], None] = lambda family, state: None,
+) -> Behavior:
+    """Fit πβ; where πθ's head is "auto", it becomes the likelier one of two short Gaussian fits.
+
+    A fit that was begun in `folder` is gone on with.
+    """
+    config: BehaviorConfig = algorithm.behavior
+    dims = rows.observations.shape[1], rows.actions.shape[1]
+    key = jax.random.key(BEHAVIOR_SEED)
+
+    def fit(config: BehaviorConfig, kind: str, state: FitState | None = None) -> Behavior:
+        head = Head.settled(kind, algorithm.log_std_min, algorithm.log_std_max)
+        start = fitting.init(config, head, key, *dims)
+        family = make_density(config, head).family
+        path = folder / f"{family}.npz" if folder else None
         if state is None:
             state = load_tree(path, start)[0] if path and path.exists() else start
 
-        def on_check(state: FitState) -> None:
+        def on_check(behavior: Behavior) -> None:
             if path:
-                save_tree(path, state, {"head": kind})
-            on_fit(kind, state)
+                behavior.save(path)
+            on_fit(family, behavior.state)
 
-        return gaussian.fit(
-            dataclasses.replace(config, max_steps=max_steps),
-            Head.settled(kind, algorithm.log_std_min, algorithm.log_std_max),
-            observations,
-            actions,
-            train_rows,
-            held_rows,
-            key,
-            state=state,
-            on_check=on_check,
-        )
+        behavior = fitting.fit(config, head, *rows, key, state=state, on_check=on_check)
+        if path and not isinstance(behavior.density, Exact):
+            behavior.save(path)  # with its estimate of log πβ, of which the looks knew nothing
+        return behavior
 
     if algorithm.head != "auto":
-        return fit(algorithm.head, config.max_steps)
-    trial_steps = min(HEAD_TRIAL_STEPS, config.max_steps)
-    trials = [fit(kind, trial_steps) for kind in ("plain", "squashed")]
+        return fit(config, algorithm.head)
+    trial = config.of("gaussian")
+    trial = dataclasses.replace(trial, max_steps=min(HEAD_TRIAL_STEPS, config.max_steps))
+    trials = [fit(trial, kind) for kind in ("plain", "squashed")]
     # A resumed winner may come back from beyond its trial; its best look only ever improves.
     best = max(trials, key=lambda trial: trial.held_out_log_prob)
-    return fit(best.head.kind, config.max_steps, best.state)
+    return fit(config, best.head.kind, best.state if config.model == "gaussian" else None)

@@ -55,15 +55,19 @@ def make_chunk(
 
     All randomness is a function of (seed, step), so that a run resumed at a chunk's border goes
     on exactly as if it had never stopped. With `gathered`, `rows` is not the whole data but a
-    `Draw` of rows in place of their numbers, for data that is not in memory.
+    `Draw` of rows in place of their numbers, for data that is not in memory. A πβ that runs in
+    the loop is one for all seeds, and an argument, for constants would be compiled in.
     """
 
-    def one_seed(state: Any, key: Array, step: Array, rows: Any) -> tuple[Any, Metrics]:
+    def one_seed(
+        network: Any, state: Any, key: Array, step: Array, rows: Any
+    ) -> tuple[Any, Metrics]:
         _, key_updates, key_diagnosis = _keys(key, step)
         chosen = rows if gathered else draw(algorithm, key, step, length, len(rows))
 
         def fetch(chosen: Array) -> Batch:
-            return layout.unpack(chosen if gathered else rows[chosen])
+            packed = chosen if gathered else rows[chosen]
+            return layout._replace(network=network).unpack(packed)
 
         def update(state: Any, xs: tuple[Array, Array]) -> tuple[Any, Metrics]:
             chosen, key = xs
@@ -74,18 +78,21 @@ def make_chunk(
         diagnosis = algorithm.diagnose(state, fetch(chosen.diagnosis), key_diagnosis)
         return state, {**metrics, **diagnosis}
 
-    @partial(jax.jit, donate_argnums=0)
-    def chunk(states: Any, keys: Array, step: Array, rows: Any) -> tuple[Any, Metrics]:
+    @partial(jax.jit, donate_argnums=1)
+    def chunk(
+        network: Any, states: Any, keys: Array, step: Array, rows: Any
+    ) -> tuple[Any, Metrics]:
         if len(keys) > 1:
-            axes = (0, 0, None, 0 if gathered else None)
-            return jax.vmap(one_seed, in_axes=axes)(states, keys, step, rows)
+            axes = (None, 0, 0, None, 0 if gathered else None)
+            return jax.vmap(one_seed, in_axes=axes)(network, states, keys, step, rows)
         # One seed needs no batched products.
         if gathered:
             rows = jax.tree.map(lambda x: x[0], rows)
-        state, metrics = one_seed(jax.tree.map(lambda x: x[0], states), keys[0], step, rows)
+        state = jax.tree.map(lambda x: x[0], states)
+        state, metrics = one_seed(network, state, keys[0], step, rows)
         return jax.tree.map(lambda x: x[None], (state, metrics))
 
-    return chunk
+    return partial(chunk, layout.network)
 
 
 def first_not_finite(metrics: dict[str, Any], step: int) -> tuple[int, str] | None:

@@ -37,6 +37,8 @@ class Batched(ABC):
     # Any finite number, unless the task has bounds of its own.
     observation_low: ClassVar[float | np.ndarray] = float(np.finfo(np.float32).min)
     observation_high: ClassVar[float | np.ndarray] = float(np.finfo(np.float32).max)
+    # False where an episode's rounding depends on how many share its batch.
+    elementwise: ClassVar[bool] = True
 
     _generators: list[np.random.Generator]
     _clock: int

@@ -100,6 +100,7 @@ class Fusion(Batched):
     observation_dim = 15
     action_dim = 6
     horizon = 100
+    elementwise = False
 
     def __init__(self) -> None:
         folder = checkout("envs/data/fusion_lstm/weights")

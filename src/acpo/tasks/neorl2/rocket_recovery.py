@@ -24,8 +24,8 @@ step from a random start. With φ = −100·(|(x, y)| + |(vx, vy)| + |angle|), t
 φ' − φ − 0.3·main − 0.03·side. The episode ends when |y| ≤ 0.05: +100 if |angle| < 0.3, |vx| < 0.5
 and |vy| < 2, otherwise −100.
 
-Not modelled: a leg that touches the ground before that. It takes a tilt above 0.4 at y < 0.08, so
-the landing fails with or without it; the rewards of its last steps differ.
+A leg that touches the ground before that (it takes a tilt above 0.4 at y < 0.08) has no closed
+form: from there on `rocket_landing` moves the three bodies of that episode, as Box2D does.
 """
 
 from __future__ import annotations
@@ -33,24 +33,22 @@ from __future__ import annotations
 import numpy as np
 
 from acpo.tasks.neorl2.batched import Batched, BatchedEnv
+from acpo.tasks.neorl2.rocket_bodies import MOTOR, PIXEL, STEP, STOP, Body, Hinge
+from acpo.tasks.neorl2.rocket_landing import CORNERS, SKIN, Rocket
 
-STEP = 1 / 50
-PIXEL = 1 / 30
 GRAVITY = 10.0
 # Half of the view: positions are seen relative to it, velocities times it and the time step.
 VIEW = (10.0, 20.0 / 3.0)
 START = 10.0 + 40.0j / 3.0
-LANDED = 10.0 + (10.0 / 3.0 + 18 * PIXEL) * 1j
+GROUND = 10.0 / 3.0
+LANDED = 10.0 + (GROUND + 18 * PIXEL) * 1j
 PUSH = 500.0
 WIND = 10.0
 WIND_PHASES = (-9999, 9999)
 MAIN_POWER, SIDE_POWER = 13.0, 0.6
 MAIN_OFFSET, SIDE_OFFSET = 4 * PIXEL, 12 * PIXEL
-# Turning a leg in: from where the start leaves it, by the motor's rate, until the joint's stop.
-MOTOR, STOP, MOTOR_STEPS = 0.3, 0.35, 24
-OPEN = 0.492
-# Box2D's tolerances, which decide where the start leaves the legs.
-ANGLE_SLOP, ANGLE_CORRECTION, SWEEPS = np.pi / 90, np.pi * 8 / 180, 3
+# The motors turn a leg from where the start leaves it to its stop.
+OPEN, MOTOR_STEPS = 0.492, 24
 
 
 def _cross(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -72,6 +70,7 @@ HULL, HULL_CENTRE, HULL_INERTIA = _rigid([-17, -17 - 10j, 17 - 10j, 17, 14 + 17j
 LEG, _, LEG_INERTIA = _rigid([-2 - 8j, 2 - 8j, 2 + 8j, -2 + 8j], 1.0)
 MASS = HULL + 2 * LEG
 SIDES = np.array([-1.0, 1.0])
+HINGES = (1, 0)  # the order in which Box2D takes them
 HINGE_OF_LEG = (20 * SIDES + 18j) * PIXEL
 
 
@@ -82,6 +81,7 @@ class RocketRecovery(Batched):
     """
 
     observation_dim, action_dim, horizon = 7, 2, 500
+    _landing: dict[int, Rocket]
 
     def _start(self) -> np.ndarray:
         pushes, scatter, phases = [], [], []
@@ -101,7 +101,7 @@ class RocketRecovery(Batched):
         velocities are found, joint by joint.
         """
         self._begin(len(pushes))
-        self._phases, self._scatter = phases, scatter
+        self._phases, self._scatter, self._landing = phases, scatter, {}
         still = np.zeros(len(pushes))
         self._angle, self._rate = still, still
         self._centre = still + START + HULL_CENTRE
@@ -125,7 +125,7 @@ class RocketRecovery(Batched):
         """
         self._begin(len(observations))
         self._observations = observations.astype(np.float32)
-        self._phases, self._scatter = phases, scatter
+        self._phases, self._scatter, self._landing = phases, scatter, {}
         x, y, vx, vy, angle, rate, _ = observations.astype(np.float64).T
         self._velocity = (vx / VIEW[0] + 1j * vy / VIEW[1]) / STEP
         self._rate = rate / (20 * STEP)
@@ -145,9 +145,13 @@ class RocketRecovery(Batched):
         side = np.where(np.abs(steering) > 0.5, np.abs(steering), 0)
         self._thrust(main, np.sign(steering) * side, *self._scatter[:, self._clock - 1].T)
         self._weather()
+        velocities, rates = self._velocity, self._rate
         inside = -SIDES * self._folds <= STOP
         self._couple(np.where(inside, 0.0, MOTOR * SIDES))
+        places, angles = self._legs()
         self._move()
+        self._land(velocities, rates)
+        self._touch(places, angles)
         before, now = self._observations, self._observe()
         rewards = _potential(now) - _potential(before) - main * 0.3 - side * 0.03
         _, y, vx, vy, angle, *_ = np.abs(now.T)
@@ -213,35 +217,57 @@ class RocketRecovery(Batched):
         self._reach()
         self._centre = whole - LEG / MASS * self._arms.sum(axis=1)
 
-    def _join(self, legs: np.ndarray) -> None:
-        """Put the legs, found at these places [N, 2], on the hinge: Box2D's corrections.
+    def _legs(self) -> tuple[np.ndarray, np.ndarray]:
+        """Places of the legs' centres and their angles [N, 2]."""
+        return self._centre[:, None] + self._arms, self._angle[:, None] + self._folds
 
-        Its three sweeps over the two joints (enough for its tolerances from any push) each turn a
-        leg towards its stop and then close the gap C in the hinge by a pseudo-impulse −C/K.
-        """
-        centre, angle = self._centre + STEP * self._velocity, self._angle + STEP * self._rate
-        turned = angle[:, None] + self._folds
-        for joint in (1, 0) * SWEEPS:
-            inwards, leg, bent = SIDES[joint], legs[:, joint], turned[:, joint]
-            missing = STOP - ANGLE_SLOP + inwards * (bent - angle)
-            twist = np.clip(missing, 0.0, ANGLE_CORRECTION) / (1 / HULL_INERTIA + 1 / LEG_INERTIA)
-            angle, bent = (
-                angle + inwards * twist / HULL_INERTIA,
-                bent - inwards * twist / LEG_INERTIA,
-            )
-            hinge = -np.exp(1j * angle) * HULL_CENTRE
-            hip = np.exp(1j * bent) * HINGE_OF_LEG[joint]
-            gap = leg + hip - centre - hinge
-            # How far the hinge opens per impulse p: K·p = diagonal·p − tilt·p*.
-            tilt = (hinge**2 / HULL_INERTIA + hip**2 / LEG_INERTIA) / 2
-            diagonal = (np.abs(hinge) ** 2 / HULL_INERTIA + np.abs(hip) ** 2 / LEG_INERTIA) / 2
-            diagonal = diagonal + 1 / HULL + 1 / LEG
-            impulse = -(diagonal * gap + tilt * np.conj(gap)) / (diagonal**2 - np.abs(tilt) ** 2)
-            centre, leg = centre - impulse / HULL, leg + impulse / LEG
-            angle = angle - _cross(hinge, impulse) / HULL_INERTIA
-            bent = bent + _cross(hip, impulse) / LEG_INERTIA
-            legs[:, joint], turned[:, joint] = leg, bent
-        self._centre, self._angle, self._folds = centre, angle, turned - angle[:, None]
+    def _bodies(self, e: int, places: np.ndarray, angles: np.ndarray) -> Rocket:
+        """One episode for the iterative solver, with its legs at these places and angles."""
+
+        def body(mass: float, inertia: float, *state: np.ndarray) -> Body:
+            return Body(mass, inertia, *(number.item() for number in state))
+
+        state = self._centre[e], self._angle[e], self._velocity[e], self._rate[e]
+        hull, hinges = body(HULL, HULL_INERTIA, *state), []
+        for j in HINGES:
+            moving = self._leg_velocity[e, j], self._leg_rate[e, j]
+            leg = body(LEG, LEG_INERTIA, places[e, j], angles[e, j], *moving)
+            arms = -HULL_CENTRE, HINGE_OF_LEG[j].item()
+            hinges.append(Hinge(hull, leg, SIDES[j].item(), arms))
+        return Rocket(hull, hinges, GROUND, 2 * VIEW[0])
+
+    def _land(self, velocities: np.ndarray, rates: np.ndarray) -> None:
+        """Where a leg has touched the ground, the step from these velocities is another."""
+        for e, rocket in self._landing.items():
+            if not self._terminals[e]:
+                hull = rocket.hull
+                rocket.step(velocities[e].item(), rates[e].item(), GRAVITY)
+                self._centre[e], self._angle[e] = hull.place, hull.angle
+                self._velocity[e], self._rate[e] = hull.velocity, hull.rate
+        if self._landing:
+            self._reach()
+
+    def _touch(self, places: np.ndarray, angles: np.ndarray) -> None:
+        """Find episodes in which a leg, from these places and angles, came to the ground."""
+        here, turned = self._legs()
+        corners = here[..., None] + np.exp(1j * turned)[..., None] * np.array(CORNERS)
+        low = corners.imag.min(axis=(1, 2)) <= GROUND + SKIN
+        for e in np.flatnonzero(low & ~self._terminals).tolist():
+            if e not in self._landing:
+                self._landing[e] = self._bodies(e, here, turned)
+                self._landing[e].meet([(places[e, j].item(), angles[e, j].item()) for j in HINGES])
+
+    def _join(self, legs: np.ndarray) -> None:
+        """Put the legs, found at these places [N, 2], on the hinge: Box2D's corrections."""
+        self._centre = self._centre + STEP * self._velocity
+        self._angle = self._angle + STEP * self._rate
+        angles = self._angle[:, None] + self._folds
+        for e in range(len(legs)):
+            rocket = self._bodies(e, legs, angles)
+            rocket.settle()
+            self._centre[e], self._angle[e] = rocket.hull.place, rocket.hull.angle
+            for j, hinge in zip(HINGES, rocket.hinges, strict=True):
+                self._folds[e, j] = hinge.leg.angle - rocket.hull.angle
         self._reach()
 
     def _observe(self) -> np.ndarray:
