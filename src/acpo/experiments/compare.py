@@ -1,0 +1,115 @@
+"""Methods side by side: the same data, the same πβ, the same critic, the same seeds."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from acpo.algorithms import make_algorithm
+from acpo.algorithms.acpo import ACPO
+from acpo.data import Dataset
+from acpo.experiments.statistics import Estimate, estimate
+from acpo.tasks import reference
+from acpo.training.loop import Run, TrainConfig, train
+from acpo.training.reporting import Reporter
+
+
+class Result(NamedTuple):
+    """One method's end: returns [seeds, episodes] of the last checkpoint, as scores if known."""
+
+    method: str
+    directory: Path
+    results: np.ndarray
+    estimate: Estimate
+    lam: float | None
+    """Mean λ over seeds at the end; None for a method without a dial."""
+    alpha: float | None
+
+
+class Comparison(NamedTuple):
+    """What `compare` found; everything behind it stands in the methods' run directories."""
+
+    dataset: str
+    environment: str
+    quantity: str
+    """"score" where the task has reference returns, else "return"."""
+    data: float
+    """The data's own mean, in that quantity."""
+    results: list[Result]
+    steps: int
+    seeds: list[int]
+
+
+def configured(method: str, config: ACPO) -> Any:
+    """The method with every field it shares with `config`; only what makes it a method differs.
+
+    A fixed-λ case keeps its rule. Behaviour cloning has no critic: it takes the fields of the
+    policy and of its optimiser.
+    """
+    algorithm = make_algorithm(method)
+    shared = {
+        field.name: getattr(config, field.name)
+        for field in dataclasses.fields(algorithm)
+        if hasattr(config, field.name)
+    }
+    if isinstance(algorithm, ACPO) and algorithm.rule.lam_rate == 0:
+        del shared["rule"]
+    return dataclasses.replace(algorithm, **shared)
+
+
+def compare(
+    data: Dataset,
+    methods: Sequence[str],
+    config: ACPO,
+    settings: TrainConfig,
+    out: Path,
+    reporter: Callable[[str], Reporter],
+) -> Comparison:
+    """Train each method in OUT/method, going on where an earlier call was stopped.
+
+    πβ is a function of the data alone: it is fitted once, in OUT/behavior, for all methods.
+    """
+    algorithms = {method: configured(method, config) for method in methods}
+    runs = {
+        method: train(
+            data,
+            algorithm,
+            out=out / method,
+            resume=True,
+            behavior_folder=out / "behavior",
+            reporter=reporter(method),
+            **dataclasses.asdict(settings),
+        )
+        for method, algorithm in algorithms.items()
+    }
+    first = next(iter(runs.values()))
+    scale = reference(first.environment, data.name)
+    mean = data.mean_return
+    return Comparison(
+        dataset=data.name,
+        environment=first.environment or "",
+        quantity="score" if scale else "return",
+        data=float(scale.score(mean) if scale else mean),
+        results=[_result(method, run, scale) for method, run in runs.items()],
+        steps=settings.steps,
+        seeds=list(range(settings.seed, settings.seed + settings.seeds)),
+    )
+
+
+def _result(method: str, run: Run, scale: Any) -> Result:
+    last = run.evaluations.filter(run.evaluations["step"] == run.evaluations["step"].max())
+    returns = last.sort("seed", "episode")["return"].to_numpy()
+    results = returns.reshape(last["seed"].n_unique(), -1)
+    if scale:
+        results = scale.score(results)
+    lam = None
+    if "dial/lambda" in run.metrics.columns:
+        end = run.metrics.filter(run.metrics["step"] == run.metrics["step"].max())
+        lam = float(end["dial/lambda"].to_numpy().mean())
+    assert run.directory is not None
+    alpha = getattr(run.algorithm, "alpha", None)
+    return Result(method, run.directory, results, estimate(results), lam, alpha)

@@ -1,0 +1,134 @@
+"""A comparison as a picture and as one HTML page, from the methods' run directories alone."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from acpo.cci import WBC_MULTIPLE, regime
+from acpo.files import read_json, write_atomically
+from acpo.report.figure import band, pyplot
+
+# λ/α between which a regime reigns, and its name (Tab-CCI-Lambda). The axis is linear below 0.1.
+REGIMES = (
+    (0.0, 0.01, "support"),
+    (0.01, 0.9, "support to density"),
+    (0.9, 1.1, "density"),
+    (1.1, WBC_MULTIPLE, "density to wBC"),
+    (WBC_MULTIPLE, 10 * WBC_MULTIPLE, "practical wBC"),
+)
+
+
+def draw(found: Mapping[str, Any]) -> Any:
+    """The paper's special-case figure: scores of all methods, and λ's course among the regimes."""
+    plt = pyplot()
+    import polars as pl
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8))
+    quantity = found["quantity"]
+    for i, (method, result) in enumerate(found["methods"].items()):
+        run = Path(result["directory"])
+        evaluations = pl.read_parquet(run / "evaluations.parquet")
+        per_seed = evaluations.group_by("step", "seed").agg(pl.col(quantity).mean())
+        band(left, per_seed, quantity, f"C{i}", method)
+        metrics = pl.read_parquet(run / "metrics.parquet")
+        if "dial/lambda" in metrics.columns:
+            alpha = read_json(run / "run.json")["algorithm_config"]["alpha"]
+            course = metrics.select("step", "seed", pl.col("dial/lambda") / alpha)
+            band(right, course, "dial/lambda", f"C{i}", method)
+    left.axhline(found["data"], color="0.4", ls="--", lw=1, label="the data's mean")
+    left.set(xlabel="gradient steps", ylabel=f"{quantity}, mean and range over seeds")
+    right.set_yscale("symlog", linthresh=0.1, linscale=0.6)
+    right.set(xlabel="gradient steps", ylabel="λ/α", ylim=(-0.005, 10 * WBC_MULTIPLE))
+    for i, (low, high, name) in enumerate(REGIMES):
+        right.axhspan(low, high, color="0.5", alpha=0.16 if i % 2 == 0 else 0.06, lw=0)
+        middle = 0.005 if low == 0 else (low * high) ** 0.5
+        right.annotate(
+            name, (1.01, middle), xycoords=("axes fraction", "data"), fontsize=7, va="center"
+        )
+    for axis in (left, right):
+        axis.spines[["top", "right"]].set_visible(False)
+    left.legend(loc="lower left", bbox_to_anchor=(0, 1), frameon=False, fontsize=8, ncols=3)
+    figure.tight_layout()
+    return figure
+
+
+def save(figure: Any, out: Path) -> None:
+    kind = out.suffix.lstrip(".") or "png"
+    write_atomically(out, lambda file: figure.savefig(file, format=kind, dpi=150))
+    pyplot().close(figure)
+
+
+def rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """method, mean ± std, 95 % interval, best seed to worst, final λ and its regime, as text."""
+    table: list[tuple[str, ...]] = []
+    for method, result in found["methods"].items():
+        seeds = ", ".join(f"{sum(r) / len(r):.1f}" for r in result["results"])
+        dial = ""
+        if result["lambda"] is not None:
+            dial = f"{result['lambda']:.3g}: {regime(result['lambda'], result['alpha'])}"
+        table.append(
+            (
+                method,
+                f"{result['mean']:.1f} ± {result['std']:.1f}",
+                f"{result['low']:.1f} to {result['high']:.1f}",
+                seeds,
+                dial,
+            )
+        )
+    table.append(("the data", f"{found['data']:.1f}", "", "", ""))
+    return table
+
+
+HEADINGS = ("method", "mean ± std over seeds", "95 % interval", "by seed", "final λ")
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
+       color: #222; background: #fff }}
+table {{ border-collapse: collapse; width: 100% }}
+th, td {{ text-align: left; padding: .35rem .7rem; border-bottom: 1px solid #ddd }}
+tr:last-child td {{ color: #666 }}
+img {{ width: 100%; height: auto; margin: 1rem 0 }}
+code {{ background: #f3f3f3; padding: .1rem .3rem; overflow-wrap: anywhere }}
+</style>
+<h1>{title}</h1>
+<p>{facts}</p>
+<table><thead><tr>{headings}</tr></thead><tbody>{rows}</tbody></table>
+<img alt="Scores over gradient steps, and the course of λ among the regimes" src="{image}">
+<p>Made by <code>{command}</code>. Raw returns of every episode stand in each method's
+<code>evaluations.parquet</code>.</p>
+</html>
+"""
+
+
+def write_page(found: Mapping[str, Any], figure: Any, command: str, out: Path) -> None:
+    """One self-contained HTML page: the facts, the table, the picture, the command."""
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=150)
+    facts = (
+        f"{found['dataset']}, evaluated in {found['environment']}; {found['steps']:,} gradient "
+        f"steps, seeds {', '.join(map(str, found['seeds']))}, {found['episodes']} deterministic "
+        f"episodes per seed at the last checkpoint; values are {found['quantity']}s."
+    )
+
+    def cells(tag: str, texts: tuple[str, ...]) -> str:
+        return "".join(f"<{tag}>{html.escape(text)}</{tag}>" for text in texts)
+
+    page = _PAGE.format(
+        title=html.escape(f"{' · '.join(found['methods'])} on {found['dataset']}"),
+        facts=html.escape(facts),
+        headings=cells("th", HEADINGS),
+        rows="".join(f"<tr>{cells('td', row)}</tr>" for row in rows(found)),
+        image="data:image/png;base64," + base64.b64encode(picture.getvalue()).decode(),
+        command=html.escape(command),
+    )
+    write_atomically(out, lambda file: file.write(page.encode()))
