@@ -165,7 +165,8 @@ def _tasks(words: list[str]) -> int:
             "evaluation_seconds": rates.seconds,
             "evaluation_updates": cost,
         }
-        original = f"{rates.original:,.4g}" if rates.original else ""
+        slow = rates.original is not None and rates.original < 100
+        original = f"{rates.original:,.{2 if slow else 0}f}" if rates.original else ""
         print(
             f"{name:30}{rates.alone:>9,.0f}{rates.evaluation:>9,.0f}{original:>9}"
             f"{rates.ratio:>7.1f}{rates.seconds:>8.1f} s{cost:>8,.0f} up."
