@@ -189,7 +189,7 @@ def test_dual_is_a_rule_that_moves() -> None:
     rule = cci.dual(epsilon=-2.0, start=0.3, rate=1e-3)
     assert (rule.epsilon, rule.lam_start, rule.lam_rate) == (-2.0, 0.3, 1e-3)
     assert cci.dual().lam_rate > 0
-    assert cci.dual().epsilon is None
+    assert cci.dual().epsilon == "auto"
     assert cci.dual().lam_start is None
 
 

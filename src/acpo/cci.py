@@ -12,11 +12,15 @@ Pure functions of arrays, nothing else.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
+from tyro.conf import arg
+
+Epsilon = float | Literal["auto"]
 
 
 @dataclass(frozen=True)
@@ -26,8 +30,8 @@ class Rule:
     Make one with `dual` or `fixed`; a fixed λ is a dual rule that does not move.
     """
 
-    epsilon: float | None = None
-    """ε, the bound on E[log πβ(a|s)] under the policy. None: the data's own mean of log πβ, on
+    epsilon: Annotated[Epsilon, arg(name="epsilon", prefix_name=False)] = "auto"
+    """ε, the bound on E[log πβ(a|s)] under the policy. auto: the data's own mean of log πβ, on
     held-out episodes, less `epsilon_margin`."""
     epsilon_margin: float = 0.3
     """How far below the data's own mean log πβ the policy may go, where ε is not given (nats)."""
@@ -41,7 +45,7 @@ class Rule:
 
 
 def dual(
-    epsilon: float | None = None,
+    epsilon: Epsilon = "auto",
     start: float | None = None,
     rate: float = 1e-5,
     slack_max: float | None = None,

@@ -152,7 +152,7 @@ def test_a_preset_gives_the_defaults_of_the_flags() -> None:
 
 
 def test_every_field_of_a_preset_can_be_overridden() -> None:
-    flags = "--alpha 0.3 --rule.epsilon -1.5 --episodes 4 --relabel reward --normalize-observations"
+    flags = "--alpha 0.3 --epsilon -1.5 --episodes 4 --relabel reward --normalize-observations"
     words = ["--hidden", "8", "8", "--preset=paper", *flags.split(), "--env", "neorl2/DMSD"]
     arguments = parse([*words, "--seeds", "2", "--", "d4rl/antmaze-umaze-v2"])
     assert arguments.dataset == "d4rl/antmaze-umaze-v2"

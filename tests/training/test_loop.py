@@ -210,3 +210,21 @@ def test_weights_that_are_not_finite_are_no_checkpoint(
     with pytest.raises(UserError, match=r"weights.* became NaN or infinite at step 10\b"):
         acpo.train(data, TINY_BC, out=out, env="none", **{**SETTINGS, "steps": 10})
     assert not (out / "checkpoints").exists()
+
+
+def test_q_beyond_what_the_rewards_allow_stops_the_run(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acpo.ACPO, "q_range", lambda self, rewards: (-1e-9, 1e-9))
+    with pytest.raises(
+        UserError, match=r"Q diverged: at step 10 it reaches .* allow -1e-09 to 1e-09"
+    ):
+        acpo.train(data, tiny_acpo(), out=tmp_path / "run", **SETTINGS)
+    assert not list((tmp_path / "run").glob("checkpoints/*"))
+
+
+def test_the_range_of_q_is_that_of_the_discounted_rewards_and_entropy() -> None:
+    algorithm = acpo.ACPO(alpha=0.5, gamma=0.9, log_prob_clip=2.0)
+    # A reward of 3 and an entropy bonus of 0.5·2 for ever: 4/(1 − 0.9).
+    assert algorithm.q_range((2.0, 3.0)) == pytest.approx((0.0, 40.0))
+    assert algorithm.q_range((-2.0, -1.5)) == pytest.approx((-30.0, 0.0))

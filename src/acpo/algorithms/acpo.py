@@ -92,7 +92,7 @@ class ACPO:
 
     @property
     def epsilon(self) -> float:
-        if self.rule.epsilon is None:
+        if self.rule.epsilon == "auto":
             raise ValueError("ε has to be settled from data before it is used")
         return self.rule.epsilon
 
@@ -124,6 +124,15 @@ class ACPO:
 
     def actor(self, state: ACPOState) -> MLP:
         return state.average
+
+    def q_range(self, rewards: tuple[float, float]) -> tuple[float, float]:
+        """The least and the largest Q that rewards within `rewards` allow.
+
+        Q = E Σ_t γ^t (r_t − γ α log πθ), with |log πθ| clipped; an episode may end at once.
+        """
+        entropy = self.alpha * self.log_prob_clip
+        low, high = min(rewards[0] - entropy, 0.0), max(rewards[1] + entropy, 0.0)
+        return low / (1.0 - self.gamma), high / (1.0 - self.gamma)
 
     def clip(self, log_prob: Array) -> Array:
         return jnp.clip(log_prob, -self.log_prob_clip, self.log_prob_clip)
@@ -246,6 +255,7 @@ class ACPO:
             / (len(weight) * jnp.sum(weight**2) + 1e-30),
             "advantage/mean": advantage.mean(),
             "advantage/std": advantage.std(),
+            "critic/q_min": q.min(),
             "critic/q_max": q.max(),
             "critic/disagreement": jnp.abs(q[0] - q[1]).mean(),
             "policy/entropy": -log_pi.mean(),

@@ -18,9 +18,9 @@ from acpo.tasks.table import AUTHORS, TASKS, Task, suggestion
 WIDTH = 100
 LEGEND = """
 size: observations/actions/steps of an episode. reference: returns that score 0 and 100. paper: the
-score of its ACPO. α, ε: its settings, by --preset paper. eps, reward: episodes per evaluation and
-reward trained on, always unless a flag says otherwise. here: dataset and environment.
-acpo tasks NAME tells more."""
+score of its ACPO. α, ε: its settings, by --preset paper, which leaves observations raw. eps,
+reward: episodes per evaluation and reward trained on, always unless a flag says otherwise. here:
+dataset and environment. acpo tasks NAME tells more."""
 # How to get what a task's environment needs.
 _REMEDIES = {
     "gymnasium_robotics": "pip install 'acpo[robotics]'",

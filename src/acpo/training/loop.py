@@ -239,6 +239,7 @@ class _Training:
             if bad := program.first_not_finite(metrics, step):
                 self._stop_on_not_finite(*bad)
             step = border
+            self._stop_on_divergence(step, prepared, metrics)
             if bad_weights := not_finite(states):
                 self._stop_on_not_finite(step, bad_weights)
             self._log(step, metrics)
@@ -325,10 +326,30 @@ class _Training:
             policy.save(self.directory.path / "policies" / f"seed-{policy.info['seed']}.npz")
         self.directory.save_checkpoint(step, {"states": states, "keys": jax.random.key_data(keys)})
 
-    def _stop_on_not_finite(self, step: int, quantity: str) -> None:
-        last = self.directory.last_checkpoint() if self.directory else None
-        where = f"The last good checkpoint is {last}." if last else "There is no checkpoint yet."
+    def _stop_on_divergence(
+        self, step: int, prepared: Prepared, metrics: dict[str, np.ndarray]
+    ) -> None:
+        """Q beyond what the rewards allow is no estimate of anything; a policy trained on it
+        would be no better."""
+        if not hasattr(prepared.algorithm, "q_range"):
+            return
+        low, high = prepared.algorithm.q_range(prepared.facts["rewards"])
+        least, largest = metrics["critic/q_min"].min(), metrics["critic/q_max"].max()
+        if low <= least and largest <= high:
+            return
         raise UserError(
-            f"{quantity} became NaN or infinite at step {step:,}, so the run was stopped. {where} "
-            "A smaller --learning-rate or --reward-scale usually helps."
+            f"Q diverged: at step {step:,} it reaches {largest if largest > high else least:.4g}, "
+            f"while the data's rewards allow {low:.4g} to {high:.4g} at most, so the run was "
+            f"stopped. {self._last_good()} A smaller --tau, or --layer-norm where it is off, "
+            "usually helps."
+        )
+
+    def _last_good(self) -> str:
+        last = self.directory.last_checkpoint() if self.directory else None
+        return f"The last good checkpoint is {last}." if last else "There is no checkpoint yet."
+
+    def _stop_on_not_finite(self, step: int, quantity: str) -> None:
+        raise UserError(
+            f"{quantity} became NaN or infinite at step {step:,}, so the run was stopped. "
+            f"{self._last_good()} A smaller --learning-rate or --reward-scale usually helps."
         )

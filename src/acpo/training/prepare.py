@@ -127,7 +127,8 @@ def prepare(
         if algorithm.reward_scale is None:
             algorithm = dataclasses.replace(algorithm, reward_scale=_reward_scale(data))
         scale = algorithm.reward_scale
-        facts["reward_scale"] = scale
+        low, high = (float(f(data.rewards)) * scale for f in (np.min, np.max))
+        facts |= {"reward_scale": scale, "rewards": (low, high)}
 
     layout = Layout(data.observation_dim, data.action_dim, 0)
     needs_density = hasattr(algorithm, "rule")
@@ -148,7 +149,7 @@ def prepare(
         else:
             layout = layout._replace(network=jax.device_put(behavior.net))
         rule = algorithm.rule
-        if rule.epsilon is None:
+        if rule.epsilon == "auto":
             epsilon = behavior.held_out_log_prob - rule.epsilon_margin
             rule = dataclasses.replace(rule, epsilon=epsilon)
             algorithm = dataclasses.replace(algorithm, rule=rule)
