@@ -19,7 +19,7 @@ REGIMES = (
     (0.01, 0.9, "support to density"),
     (0.9, 1.1, "density"),
     (1.1, WBC_MULTIPLE, "density to wBC"),
-    (WBC_MULTIPLE, 10 * WBC_MULTIPLE, "practical wBC"),
+    (WBC_MULTIPLE, float("inf"), "practical wBC"),
 )
 
 
@@ -29,7 +29,7 @@ def draw(found: Mapping[str, Any]) -> Any:
     import polars as pl
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8))
-    quantity = found["quantity"]
+    quantity, highest = found["quantity"], 1.0
     for i, (method, result) in enumerate(found["methods"].items()):
         run = Path(result["directory"])
         evaluations = pl.read_parquet(run / "evaluations.parquet")
@@ -40,13 +40,17 @@ def draw(found: Mapping[str, Any]) -> Any:
             alpha = read_json(run / "run.json")["algorithm_config"]["alpha"]
             course = metrics.select("step", "seed", pl.col("dial/lambda") / alpha)
             band(right, course, "dial/lambda", f"C{i}", method)
+            highest = max(highest, *course["dial/lambda"].to_list())
     left.axhline(found["data"], color="0.4", ls="--", lw=1, label="the data's mean")
     left.set(xlabel="gradient steps", ylabel=f"{quantity}, mean and range over seeds")
     right.set_yscale("symlog", linthresh=0.1, linscale=0.6)
-    right.set(xlabel="gradient steps", ylabel="λ/α", ylim=(-0.005, 10 * WBC_MULTIPLE))
+    top = 3.0 * highest
+    right.set(xlabel="gradient steps", ylabel="λ/α", ylim=(-0.005, top))
     for i, (low, high, name) in enumerate(REGIMES):
-        right.axhspan(low, high, color="0.5", alpha=0.16 if i % 2 == 0 else 0.06, lw=0)
-        middle = 0.005 if low == 0 else (low * high) ** 0.5
+        if low >= top:
+            break
+        right.axhspan(low, min(high, top), color="0.5", alpha=0.16 if i % 2 == 0 else 0.06, lw=0)
+        middle = 0.005 if low == 0 else (low * min(high, top)) ** 0.5
         right.annotate(
             name, (1.01, middle), xycoords=("axes fraction", "data"), fontsize=7, va="center"
         )
@@ -116,8 +120,8 @@ def write_page(found: Mapping[str, Any], figure: Any, command: str, out: Path) -
     figure.savefig(picture, format="png", dpi=150)
     facts = (
         f"{found['dataset']}, evaluated in {found['environment']}; {found['steps']:,} gradient "
-        f"steps, seeds {', '.join(map(str, found['seeds']))}, {found['episodes']} deterministic "
-        f"episodes per seed at the last checkpoint; values are {found['quantity']}s."
+        f"steps; seeds {', '.join(map(str, found['seeds']))}; last checkpoint, "
+        f"{found['episodes']} deterministic episodes per seed; values are {found['quantity']}s."
     )
 
     def cells(tag: str, texts: tuple[str, ...]) -> str:
