@@ -21,10 +21,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acpo.data import d4rl, minari, neorl2, parquet, store
+from acpo.data import d4rl, minari, neorl2, parquet, registry, store
 from acpo.data.convert import convert
 from acpo.data.dataset import Dataset, from_stream
 from acpo.data.features import Features
+from acpo.data.options import DataOptions
 from acpo.data.pairing import Episodes, Steps, Transitions
 from acpo.data.source import Source, Stream, from_steps
 from acpo.data.writing import by_episode, ends
@@ -172,6 +173,29 @@ def test_one_format_after_another_loses_nothing(tmp_path: Path) -> None:
         convert(source.stream(3), target(kind, tmp_path))
         source = opened(tmp_path)
     assert_same(source.read(), data)
+
+
+@kinds
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"relabel": "reward - abs(observation_0)"},
+        {"top": 50},
+        {"take": 0.5},
+        {"validation": 0.3},
+        {"relabel": "-reward", "top": 90, "take": 0.7, "validation": 0.3},
+    ],
+)
+def test_a_combination_is_written_as_it_is_loaded(
+    tmp_path: Path, kind: str, options: dict[str, Any]
+) -> None:
+    one, other = tmp_path / "one.hdf5", tmp_path / "other.acpo"
+    convert(small(environment="Hopper-v4").stream(), str(one))
+    convert(small(environment="Hopper-v4").stream(), str(other))
+    text = f"{one}+{other}+{one}"
+    convert(registry.stream(text, DataOptions(**options), rows=7), target(kind, tmp_path))
+    assert_same(loaded(kind, tmp_path), registry.load_dataset(text, **options))
 
 
 @streamed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 from pathlib import Path
 
@@ -84,6 +85,13 @@ def test_a_stream_that_fails_leaves_nothing(tmp_path: Path) -> None:
     )
     with pytest.raises(UserError, match="must lie in"):
         store.write(tmp_path / "x.acpo", from_steps(steps, "x", "x").stream(2))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_stream_without_transitions_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    stream = dataclasses.replace(small().stream(), blocks=iter(()))
+    with pytest.raises(UserError, match="nothing to write"):
+        store.write(tmp_path / "empty.acpo", stream)
     assert not list(tmp_path.iterdir())
 
 

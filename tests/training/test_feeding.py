@@ -9,7 +9,8 @@ import pytest
 
 import acpo
 from acpo.data import store
-from acpo.data.combine import hold_out
+from acpo.data.combine import apply
+from acpo.data.options import DataOptions
 from acpo.training.feeding import gather
 from acpo.training.loop import Interrupted
 from acpo.training.prepare import Normalizer, prepare
@@ -58,14 +59,14 @@ def test_gathering_in_disk_order_gives_the_rows_asked_for(tmp_path: Path) -> Non
 
 
 def test_statistics_are_of_the_training_episodes_alone(data: acpo.Dataset) -> None:
-    kept = hold_out(data, 0.4)
+    kept = apply(data, DataOptions(validation=0.4))
     normalizer = Normalizer.fit(kept, enabled=True)
     np.testing.assert_allclose(normalizer.mean, kept.observations.mean(axis=0), rtol=1e-4)
     np.testing.assert_allclose(normalizer.std, kept.observations.std(axis=0), rtol=1e-4)
 
 
 def test_validation_episodes_tell_when_the_density_stops(data: acpo.Dataset) -> None:
-    kept = hold_out(data, 0.4)
+    kept = apply(data, DataOptions(validation=0.4))
     seen: list[float] = []
     found = prepare(kept, tiny_acpo(), on_fit=lambda head, state: seen.append(state.best_log_prob))
     assert found.facts["behavior_held_out_log_prob"] in [float(value) for value in seen]

@@ -12,7 +12,7 @@ import tyro
 from acpo.data import catalogue, inspect, problems
 from acpo.data.dataset import Dataset
 from acpo.data.options import DataOptions
-from acpo.data.registry import DEFAULT, load, open_dataset
+from acpo.data.registry import DEFAULT, load, stream
 from acpo.errors import UserError
 from acpo.files import write_json
 
@@ -145,17 +145,7 @@ def _convert(words: list[str]) -> int:
     from acpo.data.convert import convert
 
     arguments = tyro.cli(ConvertArguments, prog="acpo data convert", args=words)
-    options = arguments.data
-    if options.choose_episodes:
-        stream = load(arguments.dataset, options).stream()
-    else:
-        opened = open_dataset(arguments.dataset, options)
-        if isinstance(opened, Dataset):
-            stream = opened.stream()
-        else:
-            # In a published file constant columns are no mistake.
-            keep = options.constant_columns == "keep" or arguments.dataset in catalogue.ENTRIES
-            stream = opened.stream(keep_constant=keep)
-    target = convert(stream, os.path.expanduser(arguments.out), overwrite=arguments.overwrite)
+    found = stream(arguments.dataset, arguments.data)
+    target = convert(found, os.path.expanduser(arguments.out), overwrite=arguments.overwrite)
     print(f"written to {target}")
     return 0

@@ -96,8 +96,9 @@ class Dataset:
         rows = np.bincount(self.episode_ids, minlength=self.num_episodes)
         return Episodes(self.episode_returns, self.episode_lengths, rows)
 
-    def blocks(self, rows: int = BLOCK_ROWS) -> Iterator[Transitions]:
-        """The transitions in order, at most `rows` at a time."""
+    def blocks(self, rows: int | None = BLOCK_ROWS) -> Iterator[Transitions]:
+        """The transitions in order, at most `rows` at a time; all at once if that is None."""
+        rows = rows or max(len(self), 1)
         for first in range(0, len(self), rows):
             chosen = slice(first, first + rows)
             yield Transitions(
@@ -110,7 +111,7 @@ class Dataset:
             )
             release(self.mapping)
 
-    def stream(self, rows: int = BLOCK_ROWS) -> Stream:
+    def stream(self, rows: int | None = BLOCK_ROWS) -> Stream:
         """What a writer takes."""
         return Stream(
             self.name, self.environment, self.features, self.blocks(rows), lambda: self.episodes

@@ -53,6 +53,5 @@ class DataOptions:
 
     @property
     def choose_episodes(self) -> bool:
-        """Whether anything but the whole of the source is asked for."""
-        chosen = (self.relabel, self.take, self.top, self.validation)
-        return chosen != (None, 1.0, 100.0, 0.0)
+        """Whether any episode is left out."""
+        return (self.take, self.top, self.validation) != (1.0, 100.0, 0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from acpo.data import catalogue, combine, d4rl, minari, neorl2, parquet, store, 
 from acpo.data.checks import readable_file
 from acpo.data.dataset import Dataset
 from acpo.data.options import DataOptions
-from acpo.data.source import Source
+from acpo.data.source import BLOCK_ROWS, Source, Stream
 from acpo.errors import UserError
 
 DEFAULT = catalogue.BUILTIN
@@ -68,14 +68,44 @@ def make_options(given: dict[str, Any]) -> DataOptions:
 
 def load(source: Any, options: DataOptions) -> Dataset:
     """A dataset in memory, or one that stays on disk in our store, as the options ask."""
-    opened = open_dataset(source, options, whole=True)
-    if isinstance(opened, Source):
-        opened = opened.read(keep_constant=options.constant_columns == "keep")
-    return combine.apply(opened, options)
+    parts = []
+    for part in _parts(source):
+        opened = _open(part, options, whole=True)
+        if isinstance(opened, Source):
+            opened = opened.read(keep_constant=options.constant_columns == "keep")
+        parts.append(opened)
+    # One alone may stay on disk.
+    return combine.apply(parts[0] if len(parts) == 1 else combine.concatenate(parts), options)
 
 
-def open_dataset(source: Any, options: DataOptions, *, whole: bool = False) -> Source | Dataset:
-    """What the source gives before any episode is chosen; a `Source` has not been read yet.
+def stream(source: str, options: DataOptions, rows: int = BLOCK_ROWS) -> Stream:
+    """What `load` gives, without any validation set, at most so many rows at a time."""
+    parts = [(part, _open(part, options, whole=False)) for part in _parts(source)]
+
+    def opened() -> Stream:
+        return combine.joined([begun(*part) for part in parts])
+
+    def begun(part: str, found: Source | Dataset) -> Stream:
+        if isinstance(found, Dataset):
+            return found.stream(rows)
+        # In a published file constant columns are no mistake.
+        keep = options.constant_columns == "keep" or part in catalogue.ENTRIES
+        return found.stream(rows, keep_constant=keep)
+
+    return combine.stream(opened, options, source)
+
+
+def _parts(source: Any) -> list[Any]:
+    """What is joined by "+", unless that is part of a name."""
+    if not isinstance(source, str | os.PathLike):
+        return [source]
+    text = os.fspath(source)
+    whole = text in catalogue.ENTRIES or os.path.exists(os.path.expanduser(text))
+    return [text] if whole else text.split("+")
+
+
+def _open(source: Any, options: DataOptions, *, whole: bool) -> Source | Dataset:
+    """What a single source gives before any episode is chosen; a `Source` has not been read yet.
 
     Args:
         whole: It will be in memory: a table may be held while it is surveyed, and a dataset known
@@ -85,9 +115,6 @@ def open_dataset(source: Any, options: DataOptions, *, whole: bool = False) -> S
         return tables.open_frame(source, options)
     text = os.fspath(source)
     path = Path(os.path.expanduser(text))
-    if text not in catalogue.ENTRIES and "+" in text and not os.path.exists(path):
-        alone = replace(options, **{k: getattr(_DEFAULTS, k) for k in _COMBINING})
-        return combine.concatenate([load(part, alone) for part in text.split("+")])
     if text in catalogue.ENTRIES:
         by_name = catalogue.open_name if whole else catalogue.open_source
         door: Door | None = _plain(text, partial(by_name, text))
@@ -103,7 +130,6 @@ def open_dataset(source: Any, options: DataOptions, *, whole: bool = False) -> S
     )
 
 
-_COMBINING = ("relabel", "take", "top", "validation")
 Door = Callable[[DataOptions], Source | Dataset]
 
 

@@ -44,6 +44,8 @@ def write(path: Path, stream: Stream) -> None:
                 digest.add(block)
                 sizes = (block.observations.shape[1], block.actions.shape[1])
                 rows += len(packed)
+        if not rows:
+            raise UserError("The dataset has no transitions, so there is nothing to write.")
         episodes = stream.episodes()
         save_arrays(folder / "episodes.npz", episodes._asdict(), {})
         write_json(
