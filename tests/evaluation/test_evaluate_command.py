@@ -87,6 +87,7 @@ def test_several_policies_are_evaluated_and_averaged(
     ("words", "message"),
     [
         (["--episodes", 0], "--episodes is 0"),
+        (["--seed", -1], "--seed is -1"),
         (["--env", "Walker2d-v4"], "The policy has 11 observations and 3 actions"),
         (["--env", "Hoper-v4"], "'Hoper-v4' cannot be made"),
         (["--json", "/dev/null/x.json"], "Could not write"),

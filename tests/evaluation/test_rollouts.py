@@ -218,7 +218,7 @@ def test_a_policy_is_not_asked_once_its_episodes_are_over() -> None:
 def test_episodes_that_round_by_their_batch_are_kept_among_their_own() -> None:
     """Fusion's networks take the product of a whole batch, whose last bits depend on its size."""
     evaluator = Evaluator("neorl2/DMSD", episodes=2)
-    batch = evaluator._batch
+    batch = evaluator.batched
     assert batch is not None
     sizes: list[int] = []
 
@@ -231,7 +231,7 @@ def test_episodes_that_round_by_their_batch_are_kept_among_their_own() -> None:
 
     policies = [network((6, 8, 2), seed) for seed in range(3)]
     expected = evaluator(policies, seed=0)
-    evaluator._batch = Noted()
+    evaluator.batched = Noted()
     found = evaluator(policies, seed=0)
     assert sizes == [2, 2, 2]
     np.testing.assert_array_equal(found.returns, expected.returns)

@@ -150,6 +150,24 @@ def test_every_preset_belongs_to_a_task() -> None:
         assert not task.preset.normalize_observations
 
 
+@pytest.mark.parametrize(
+    ("name", "least", "most"),
+    [
+        ("Pipeline", -296, 751),
+        ("Simglucose", 9.75, 475),
+        ("RocketRecovery", -176, 208),
+        ("RandomFrictionHopper", -3, 503),
+        ("DMSD", 30.60, 849.51),
+        ("Fusion", -107.601, 98.05),
+        ("SafetyHalfCheetah", -283, 2507),
+    ],
+)
+def test_neorl2_scores_are_by_the_published_constants(name: str, least: float, most: float) -> None:
+    scale = reference(f"neorl2/{name}")
+    assert scale is not None
+    assert scale.score(np.array([least, (least + most) / 2, most])) == pytest.approx([0, 50, 100])
+
+
 def test_data_that_goes_on_after_success_has_no_score() -> None:
     kinds = {task.name.split("-")[0] for task in TASKS.values() if not task.data_comparable}
     assert kinds == {"d4rl/antmaze", "d4rl/kitchen"}

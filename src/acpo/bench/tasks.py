@@ -102,7 +102,9 @@ def updates_per_second(seconds: float) -> float:
 def _stepping(
     env: Any, step: Callable[[Any], Any], actions: np.ndarray, horizon: int, seconds: float
 ) -> float:
-    """Steps per second of `step`; `env` begins the episodes."""
+    """Steps per second of `step`; `env` begins the episodes. The first one may have to compile."""
+    env.reset(seed=0)
+    step(actions[0])
     spent, steps, episode = 0.0, 0, 0
     while spent < seconds:
         env.reset(seed=episode)
@@ -133,6 +135,9 @@ def _evaluating(environment: str, inputs: int, units: np.ndarray, seconds: float
         network(observations[None])
         return units[calls % len(units)]
 
+    if evaluator.batched is not None:  # its first step may have to compile
+        evaluator.batched.reset(range(EPISODES))
+        evaluator.batched.step(units[0])
     spent, steps, seed = 0.0, 0, 0
     while spent < seconds:
         begun = None

@@ -141,9 +141,11 @@ def _tasks(words: list[str]) -> int:
     if arguments.seconds <= 0:
         raise UserError("--seconds must be positive.")
     from acpo.bench import tasks
-    from acpo.tasks import find_task, suggestion
+    from acpo.tasks import AUTHORS, find_task, suggestion
 
     for name in arguments.names:
+        if name.startswith(AUTHORS):
+            raise UserError(f"{name} is measured beside ours; name neorl2/{name.split('/')[1]}.")
         if find_task(name) is None:
             raise UserError(f"No task is called {name!r}. {suggestion(name)}")
     updates = tasks.updates_per_second(arguments.seconds)
@@ -165,10 +167,9 @@ def _tasks(words: list[str]) -> int:
             "evaluation_seconds": rates.seconds,
             "evaluation_updates": cost,
         }
-        slow = rates.original is not None and rates.original < 100
-        original = f"{rates.original:,.{2 if slow else 0}f}" if rates.original else ""
+        steps = [_steps(rate) for rate in (rates.alone, rates.evaluation, rates.original)]
         print(
-            f"{name:30}{rates.alone:>9,.0f}{rates.evaluation:>9,.0f}{original:>9}"
+            f"{name:30}{''.join(f'{text:>9}' for text in steps)}"
             f"{rates.ratio:>7.1f}{rates.seconds:>8.1f} s{cost:>8,.0f} up."
         )
     dear = [name for name, row in found.items() if row.get("evaluation_updates", 0.0) >= between]
@@ -185,6 +186,12 @@ def _tasks(words: list[str]) -> int:
         write_json(arguments.json, found_all)
         print(f"written to {arguments.json}")
     return 0
+
+
+def _steps(rate: float | None) -> str:
+    if rate is None:
+        return ""
+    return f"{rate:,.2f}" if rate < 100 else f"{rate:,.0f}"
 
 
 def _rates(rates: dict[str, float | None]) -> str:

@@ -47,6 +47,8 @@ def main(words: list[str]) -> int:
     arguments = tyro.cli(EvaluateArguments, prog="acpo evaluate", args=words)
     if arguments.episodes is not None and arguments.episodes < 1:
         raise UserError(f"--episodes is {arguments.episodes}; it must be at least 1.")
+    if arguments.seed < 0:
+        raise UserError(f"--seed is {arguments.seed}; it must be at least 0.")
     _refuse_mixtures(arguments)
     if arguments.policy is None:
         found, text = _run(arguments)
@@ -54,17 +56,16 @@ def main(words: list[str]) -> int:
         found, text = _random(arguments)
     else:
         found, text = _data(arguments)
-    stored = None
+    # Before any file: what took long to find is not lost where one cannot be written.
+    print(text)
     if arguments.policy is None and Path(arguments.target).is_dir():
-        stored = (
-            Path(arguments.target) / f"evaluation-seed{found['seed']}-x{found['episodes']}.json"
-        )
+        where = f"-{arguments.env.replace('/', '-')}" if arguments.env else ""
+        name = f"evaluation{where}-seed{found['seed']}-x{found['episodes']}.json"
+        stored = Path(arguments.target) / name
         write_json(stored, found)
+        print(f"stored in {stored}")
     if arguments.json:
         write_json(arguments.json, found)
-    print(text)
-    if stored:
-        print(f"stored in {stored}")
     return 0
 
 

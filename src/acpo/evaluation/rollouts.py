@@ -64,7 +64,7 @@ class Evaluator:
         self.environment, self.episodes = environment, episodes
         self._env = make_env(environment)
         self._box = ActionBox(environment, self._env.action_space)
-        self._batch: Batched | None = getattr(self._env.unwrapped, "batched", None)
+        self.batched: Batched | None = getattr(self._env.unwrapped, "batched", None)
         self._environments = Environments(environment, self._env, workers)
 
     def check(self, what: str, observation_dim: int, action_dim: int) -> None:
@@ -83,11 +83,13 @@ class Evaluator:
         """Returns [policies, episodes]; episode e of every policy starts from seed + e.
 
         All episodes of all policies advance together, and each is the same as without the others.
+        Where an episode's rounding depends on the size of its batch (Fusion), the policies take
+        turns instead.
         """
-        if len(policies) > 1 and self._batch is not None and not self._batch.elementwise:
+        if len(policies) > 1 and self.batched is not None and not self.batched.elementwise:
             alone = [self([policy], seed) for policy in policies]
             return Rollouts(*map(np.concatenate, zip(*alone, strict=True)))
-        together = self._batch or self._environments
+        together = self.batched or self._environments
         act = self._acting(policies)
         shape = (len(policies), self.episodes)
         returns, lengths = np.zeros(shape), np.zeros(shape, np.int64)

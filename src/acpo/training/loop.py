@@ -52,7 +52,8 @@ class TrainConfig:
     memory_gb: float = 1.0
     """Data that needs more memory than this stays on disk and is gathered ahead by a thread."""
     env: str = "auto"
-    """Gymnasium id to evaluate in; auto: the one the data names; none: no evaluation."""
+    """Task (acpo tasks) or Gymnasium id to evaluate in; auto: the one the data names; none: no
+    evaluation."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "seeds", "eval_every", "episodes", "log_every"):

@@ -24,7 +24,7 @@ class Batched(ABC):
 
     Each episode draws from a generator of its own, made from its seed, and every operation is
     elementwise over episodes: episode e of a batch equals, to the last bit, the episode that is
-    run alone from the same seed.
+    run alone from the same seed. A task that cannot promise this says so with `elementwise`.
 
     A task defines `_start` and `_advance`; the clock and the ends of episodes are kept here.
     """
