@@ -54,13 +54,20 @@ def test_compare_writes_table_picture_and_page_and_goes_on_where_it_stopped(
     assert found["methods"]["inac"]["mean"] == pytest.approx(scores.mean())
     assert found["methods"]["inac"]["std"] == pytest.approx(scores.mean(axis=1).std())
     # One πβ for all.
-    assert (tmp_path / "c/behavior").is_dir()
+    (shared,) = (tmp_path / "c").glob("behavior-*")
     assert not (tmp_path / "c/acpo/behavior").exists()
     page = (tmp_path / "c/report.html").read_text()
     assert "data:image/png;base64," in page
     assert "inac" in page
     assert (tmp_path / "c/comparison.png").stat().st_size > 10_000
     assert "the data" in capsys.readouterr().out
+    # Of another way to fit it, another.
+    words[words.index("acpo,inac,bc")] = "awac"
+    assert main([*words, "--behavior.learning-rate", "0.01"]) == 0
+    assert len(list((tmp_path / "c").glob("behavior-*"))) == 2
+    assert main(words) == 2  # awac was trained with the other one
+    assert "another configuration" in capsys.readouterr().err
+    assert shared.is_dir()
 
 
 @pytest.mark.parametrize(

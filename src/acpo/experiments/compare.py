@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,8 +73,9 @@ def compare(
 ) -> Comparison:
     """Train each method in OUT/method, going on where an earlier call was stopped.
 
-    πβ is a function of the data alone: it is fitted once, in OUT/behavior, for all methods.
+    πβ is a function of the data and of how it is fitted: once, in OUT, for all methods.
     """
+    behavior_folder = out / f"behavior-{_digest(data, config)}"
     algorithms = {method: configured(method, config) for method in methods}
     runs = {
         method: train(
@@ -80,7 +83,7 @@ def compare(
             algorithm,
             out=out / method,
             resume=True,
-            behavior_folder=out / "behavior",
+            behavior_folder=behavior_folder,
             reporter=reporter(method),
             **dataclasses.asdict(settings),
         )
@@ -98,6 +101,14 @@ def compare(
         steps=settings.steps,
         seeds=list(range(settings.seed, settings.seed + settings.seeds)),
     )
+
+
+def _digest(data: Dataset, config: ACPO) -> str:
+    """Tells apart what would be fitted differently, in a later comparison in the same folder."""
+    fields = ("behavior", "head", "log_std_min", "log_std_max", "normalize_observations")
+    settings = {name: value for name, value in dataclasses.asdict(config).items() if name in fields}
+    text = json.dumps([data.fingerprint, settings], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def _result(method: str, run: Run, scale: Any) -> Result:
