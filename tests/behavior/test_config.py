@@ -29,6 +29,9 @@ def test_models_have_their_own_defaults() -> None:
         ({"model": "mixture", "beta": 0.1}, "--behavior.beta is for"),
         ({"model": "cvae-is", "components": 2}, "--behavior.components is for mixture"),
         ({"model": "cvae-is", "latents": 0}, "--behavior.latents is 0; it must be above 0"),
+        ({"hidden": (0,)}, "hidden layers are given as 0; it takes one or more"),
+        ({"hidden": (8, -1)}, "hidden layers are given as 8 -1"),
+        ({"hidden": ()}, "hidden layers are given as none at all"),
         ({"model": "cvae"}, "No behaviour density is named 'cvae'. Did you mean 'cvae-"),
     ],
 )

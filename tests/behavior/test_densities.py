@@ -89,6 +89,10 @@ def held_out(behavior: Behavior, kind: str) -> np.ndarray:
         ("mixture", "mass at a bound", 0.08),
         # A decoder of fixed σ blurs, so it may fall short by more.
         ("cvae-is", "two modes", 0.3),
+        ("cvae-elbo", "two modes", 0.4),
+        # Not where the data is wider than the decoder, whose σ is 0.1.
+        ("cvae-is", "gaussian", 0.05),
+        ("cvae-elbo", "gaussian", 0.05),
     ],
 )
 def test_a_fit_comes_near_the_true_log_density(model: str, kind: str, short: float) -> None:
@@ -97,6 +101,39 @@ def test_a_fit_comes_near_the_true_log_density(model: str, kind: str, short: flo
     assert -short < found.mean() - truth.mean() < 0.03
     assert np.median(np.abs(found - truth)) < 3 * short
     assert fit(model, kind).held_out_log_prob == pytest.approx(found.mean(), abs=1e-4)
+
+
+def test_a_gaussian_at_a_bound_comes_near_the_best_one() -> None:
+    """The best has the moments of min(X, 1), here in closed form for X ~ N(m, 0.4²)."""
+    kind = "mass at a bound"
+    data = draw(kind)
+    m, s = 0.7 + 0.3 * data.observations[-HELD:, 0].astype(float), 0.4
+    at = (1 - m) / s
+    below, height = norm.cdf(at), norm.pdf(at)
+    mean = m * below - s * height + (1 - below)
+    square = (m**2 + s**2) * below - s * (m + 1) * height + (1 - below)
+    best = norm.logpdf(data.actions[-HELD:, 0], mean, np.sqrt(square - mean**2))
+    found = held_out(fit("gaussian", kind), kind)
+    assert abs(found.mean() - best.mean()) < 0.03
+    assert np.median(np.abs(found - best)) < 0.1
+    assert found.mean() < data.truth
+
+
+@pytest.mark.parametrize(("model", "short"), [("cvae-is", 0.05), ("cvae-elbo", 0.1)])
+def test_a_cvae_at_a_bound_is_as_sharp_as_its_decoder(model: str, short: float) -> None:
+    """Near min(X, 1) + σz, X ~ N(m, 0.4²): a mass of width σ, and a blurred Gaussian below it."""
+    kind = "mass at a bound"
+    data, behavior = draw(kind), fit(model, kind)
+    a = data.actions[-HELD:, 0].astype(float)
+    m, s = 0.7 + 0.3 * data.observations[-HELD:, 0].astype(float), 0.4
+    sigma = np.sqrt(behavior.config.own("beta") / 4)
+    wide = np.hypot(s, sigma)
+    given = norm((m * sigma**2 + a * s**2) / wide**2, s * sigma / wide)
+    blurred = norm.sf(1, m, s) * norm.pdf(a, 1, sigma) + norm.pdf(a, m, wide) * given.cdf(1)
+    found = held_out(behavior, kind)
+    assert -short < found.mean() - np.log(blurred).mean() < 0.05
+    assert np.median(np.abs(found - np.log(blurred))) < 0.25
+    assert found.mean() < data.truth
 
 
 def test_one_gaussian_cannot_have_two_modes() -> None:

@@ -11,7 +11,7 @@ from acpo.theory import bounds, check, mdp
 from acpo.theory.catalogue import STATEMENTS, Statement
 from acpo.theory.counterexamples import COUNTEREXAMPLES
 from acpo.theory.policies import closed_form, optimum
-from acpo.theory.statements import performance
+from acpo.theory.statements import cloning, framework, performance
 from acpo.theory.statements.base import at_least, at_most, identity
 
 BY_KEY = {statement.key: statement for statement in STATEMENTS}
@@ -63,7 +63,6 @@ def test_each_counterexample_violates_its_statement(key: str) -> None:
         ("pointwise", ["pointwise_corrected"]),
         ("wbc", ["wbc_corrected"]),
         ("lemma_anywhere", ["lemma_corrected"]),
-        ("mean_advantage", ["mean_advantage_corrected"]),
         ("gap", ["gap_corrected"]),
         ("theorem_2", ["theorem_2_shaped", "theorem_2_plain", "stronger_2"]),
     ],
@@ -88,16 +87,66 @@ def test_the_counterexamples_numbers_are_those_worked_by_hand() -> None:
     assert _violation("shared") == pytest.approx((regressed - 0.7) / 1.3, abs=1e-9)
     distance = 0.9 * np.log(1.8) + 0.1 * np.log(0.2)
     assert _violation("sac") == pytest.approx(relative(distance, distance))
-    ratio, bound = 2 / -np.log(0.99), 2 / (-np.log(0.99) + 0.01)
-    assert (ratio, bound) == (pytest.approx(199, abs=0.1), pytest.approx(99.7, abs=0.1))
-    assert _violation("ratio") == pytest.approx(relative(ratio, ratio - bound))
-    advantage = 1 - np.log(2)
-    assert 1 + advantage / np.log(0.5) == pytest.approx(0.557, abs=5e-4)
-    # At the second action A = −1 − log 2 has the sign of log πβ and the wBC term is twice as large.
-    assert _violation("pointwise") == pytest.approx(relative(advantage, advantage))
+    # V = log 2, as π is uniform: A = 1 − log 2 at the first action.
+    least, advantage = -np.log(0.9999), 1 - np.log(2)
+    ratio = advantage / least
+    assert ratio == pytest.approx(3068.4, abs=0.1)
+    assert _violation("ratio") == pytest.approx(relative(ratio, ratio - advantage / (least + 0.01)))
+    # A = log 4 − log 2 at the first action. At the second A = −3 log 2 has the sign of log πβ, and
+    # the wBC term is far larger.
+    assert 1 + np.log(2) / np.log(0.5) == 0
+    assert _violation("pointwise") == pytest.approx(relative(np.log(2), np.log(2)))
     assert _violation("wbc") == pytest.approx(1 / (1 + np.exp(-1)) - 0.5)
     assert _violation("lemma_anywhere") == np.inf
-    assert _violation("mean_advantage") == pytest.approx(np.log(2))
+
+
+def test_the_ratio_s_counterexample_exceeds_the_whole_printed_bound() -> None:
+    problem = COUNTEREXAMPLES["ratio"].problem
+    divisor = np.array([-np.log(0.9999) + 0.01])
+    by_hand = 2 * (1 - np.log(0.0001)) / divisor[0]
+    assert by_hand == pytest.approx(2022, abs=0.5)
+    assert cloning.ratio_bound(problem, divisor)[0] == pytest.approx(by_hand)
+    assert (1 - np.log(2)) / -np.log(0.9999) > by_hand
+
+
+def test_the_appendix_s_sign_and_the_right_one_lead_to_the_optima_worked_by_hand() -> None:
+    # πβ w ∝ πβ^{3/2} = (8, 1)/√125 as the appendix prints it, πβ^{1/2} = (2, 1)/√5 with w_λ.
+    problem, lam, _ = COUNTEREXAMPLES["appendix_regime"]
+    dial = np.array([lam])
+    printed = framework.appendix_log_weight(problem, dial)
+    right = framework.log_weight(problem, dial, problem.soft[1])
+    for weight, optimum_ in ((printed, [8 / 9, 1 / 9]), (right, [2 / 3, 1 / 3])):
+        found = framework.regression_optimum(problem, weight)
+        np.testing.assert_allclose(found[0, 0], optimum_, rtol=1e-12)
+    np.testing.assert_allclose(closed_form(problem, problem.rewards, dial)[0][0, 0], [2 / 3, 1 / 3])
+    # |1/3 − 1/9|, relative to 1 + 1/3.
+    assert _violation("appendix_regime") == pytest.approx(1 / 6)
+
+
+def test_the_appendix_s_weight_has_the_advantage_over_alpha() -> None:
+    # πβ = (½, ½): A = (1, 0) − ½ − 2 log 2 at α = 2, and (α−λ)/α = ¾ at λ = ½.
+    problem = mdp.bandit([1.0, 0.0], [0.5, 0.5], alpha=2.0)
+    found = framework.appendix_log_weight(problem, np.array([0.5]))[0, 0]
+    advantage = np.array([0.5, -0.5]) - 2 * np.log(2)
+    np.testing.assert_allclose(found, advantage / 2 - 0.75 * np.log(2))
+
+
+@pytest.mark.parametrize("policy", [[0.5, 0.5], [0.9, 0.1], [0.001, 0.999]])
+def test_the_printed_sac_objective_is_the_same_for_every_policy(policy: list[float]) -> None:
+    problem = COUNTEREXAMPLES["sac"].problem
+    advantage = bounds.advantage(problem, "soft")
+    np.testing.assert_allclose(advantage, -np.log(2))
+    found = framework.printed_sac(advantage, np.array([[policy]]))
+    assert found[0, 0] == pytest.approx(1.0)
+    # Σ_a exp(A/α) for another advantage.
+    found = framework.printed_sac(np.log([[[3.0, 2.0]]]), np.array([[policy]]))
+    assert found[0, 0] == pytest.approx(5.0)
+
+
+def test_the_soft_advantage_of_the_behaviour_has_the_mean_of_minus_its_entropy() -> None:
+    problem = mdp.bandit([0, 0], [0.5, 0.5], alpha=2.0)
+    mean = mdp.expect(problem.behavior, bounds.advantage(problem, "soft"))
+    assert mean[0, 0] == pytest.approx(-2 * np.log(2))
 
 
 def test_theorem_2_fails_by_the_divergence_where_f_and_the_optimum_disagree() -> None:

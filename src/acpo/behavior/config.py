@@ -58,6 +58,12 @@ class BehaviorConfig:
 
     def __post_init__(self) -> None:
         check_model(self.model)
+        if self.hidden is not None and (not self.hidden or min(self.hidden) < 1):
+            given = " ".join(map(str, self.hidden)) or "none at all"
+            raise UserError(
+                f"The behaviour density's hidden layers are given as {given}; it takes one or "
+                "more, each of at least 1 unit."
+            )
         for name, (models, _) in _OWN.items():
             value = getattr(self, name)
             if value is None:
@@ -73,7 +79,9 @@ class BehaviorConfig:
     @property
     def layers(self) -> tuple[int, ...]:
         """`hidden`, or what None stands for."""
-        return self.hidden or ((750, 750) if self.model in _CVAE else (512, 512))
+        if self.hidden is not None:
+            return self.hidden
+        return (750, 750) if self.model in _CVAE else (512, 512)
 
     def own(self, name: str) -> float:
         """A field that only some models have, or what its None stands for."""

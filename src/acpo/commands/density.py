@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
+import tempfile
 import time
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
 
 # Densities on a bound need a word of caution from this share of the rows on.
 NOTABLE_ON_BOUND = 0.01
+# A share of fewer rows than these is too much a matter of chance for a verdict.
+MIN_ROWS = 100
 
 
 @dataclass(frozen=True)
@@ -50,7 +56,7 @@ class DensityArguments:
     steps: int = 10_000
     """Steps of each fit at most; early stopping may end it sooner."""
     rows: int = 4_000
-    """Held-out rows to judge by, at most; evenly spaced."""
+    """Held-out rows to judge by, at most, evenly spaced; 100 or more."""
     seed: int = 0
     """Seed of the perturbation."""
     out: Path | None = None
@@ -67,13 +73,23 @@ class DensityArguments:
         if not self.xi or not all(np.isfinite(xi) and xi > 0 for xi in self.xi):
             given = " ".join(f"{xi:g}" for xi in self.xi) or "empty"
             raise UserError(f"--xi is {given}; it takes one or more numbers above 0.")
-        for name in ("steps", "rows"):
-            if getattr(self, name) < 1:
-                raise UserError(f"--{name} is {getattr(self, name)}; it must be at least 1.")
+        for name, least in (("steps", 1), ("rows", MIN_ROWS), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise UserError(f"--{name} is {getattr(self, name)}; it must be at least {least}.")
+        self.config("gaussian")  # It refuses bad layers, better now than once the data is read.
 
     @property
     def chosen(self) -> list[Any]:
         return [name.strip() for name in self.models.split(",")]
+
+    def config(self, model: Any) -> BehaviorConfig:
+        """How a model is fitted: in equal stretches between looks, never beyond `steps`."""
+        usual = BehaviorConfig.check_every
+        looks = -(-self.steps // usual)
+        stretch = self.steps // looks
+        return BehaviorConfig(
+            model=model, hidden=self.hidden, max_steps=looks * stretch, check_every=stretch
+        )
 
 
 @dataclass(frozen=True)
@@ -97,6 +113,10 @@ def main(words: list[str]) -> int:
     console = Console()
     say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
     say(f"data      {data!r}")
+    out = arguments.out or Path("densities") / data.name.replace("/", "-")
+    for file in (out / "density.png", arguments.json):
+        if file:
+            _check_writable(file)
     rows = fitting_rows(data, Normalizer.fit(data, True), BehaviorConfig().held_out)
     held = rows.held_rows[:: -(-len(rows.held_rows) // arguments.rows)]
     found = _fit_and_ask(arguments, data, rows, held, console)
@@ -106,13 +126,32 @@ def main(words: list[str]) -> int:
     on_bound = float(np.mean(np.abs(rows.actions[held]).max(axis=1) >= 1.0))
     for line in _words(found, verdicts, on_bound):
         say(line)
-    out = arguments.out or Path("densities") / data.name.replace("/", "-")
     title = f"{data.name}: log πβ of {len(held):,} held-out actions, and of the same perturbed"
     for file in draw_densities([one.separation for one in found], title, out):
         say(f"drawn in  {file}")
     if arguments.json:
         write_json(arguments.json, _summary(data, found, verdicts, len(held), on_bound))
     return 0
+
+
+def _check_writable(path: Path) -> None:
+    """Refuse, before the fits, a place where no file can be written. Leaves nothing behind."""
+    missing = [p for p in (path.parent, *path.parent.parents) if not os.path.exists(p)]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    except OSError as error:
+        raise UserError(
+            f"Could not write {path}: {error.strerror or error}. Free some space or choose another "
+            "place; what was written before is intact."
+        ) from error
+    finally:
+        for folder in missing:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
 
 def _fit_and_ask(
@@ -125,7 +164,7 @@ def _fit_and_ask(
     fitted: dict[str, tuple[Behavior, float]] = {}
     found = []
     for model in arguments.chosen:
-        config = BehaviorConfig(model=model, hidden=arguments.hidden, max_steps=arguments.steps)
+        config = arguments.config(model)
         # Only the Gaussian has a head, and so a need to choose one.
         head = arguments.head if model == "gaussian" else "plain"
         start = time.perf_counter()
@@ -181,11 +220,15 @@ def _words(found: list[Found], verdicts: list[Verdict], on_bound: float) -> list
     ]
     if on_bound >= NOTABLE_ON_BOUND:
         lines += [
-            f"bounds    {on_bound:.0%} of the rows have an action exactly on a bound, where a "
-            "squashed",
-            "          Gaussian's density is limited by rounding alone: its likelihood means",
-            "          little. A perturbed action clipped to it again may be one of the data's.",
+            f"bounds    {on_bound:.0%} of the rows have an action exactly on a bound. A perturbed "
+            "action",
+            "          clipped to it again may be one of the data's.",
         ]
+        if any(_label(one) == "gaussian (squashed)" for one in found):
+            lines += [
+                "          There a squashed Gaussian's density is limited by rounding alone: its",
+                "          likelihood means little.",
+            ]
     lines.append("question  does the model give actions out of distribution too much likelihood?")
     for verdict in verdicts:
         lines.append(

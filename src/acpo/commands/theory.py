@@ -16,6 +16,7 @@ from acpo.files import write_json
 
 if TYPE_CHECKING:
     from acpo.theory.check import Row
+    from acpo.theory.mdp import Problem
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class TheoryArguments:
     """Actions of a random problem."""
     seed: int = 0
     """Seed of the problems."""
-    out: Path | None = None
+    out: Path = Path("theory")
     """Folder for the figures theory-g.png and theory-bound.png (needs acpo[plot])."""
     json: Path | None = None
     """Also write everything to this file."""
@@ -57,16 +58,26 @@ def main(words: list[str]) -> int:
     wrong = [row.statement.claim for row in rows if not row.as_expected]
     for claim in wrong:
         print(f"VIOLATED, and should hold: {claim}")
-    if arguments.out:
-        from acpo.report.theory import draw_bounds, draw_density
-
-        draw_density(problems["random"], arguments.out / "theory-g.png")
-        draw_bounds(arguments.out / "theory-bound.png")
-        print(f"drawn in {arguments.out}: theory-g.png, theory-bound.png")
+    _draw(problems["random"], arguments.out)
     if arguments.json:
         write_json(arguments.json, _found(arguments, rows, kinds, seconds))
         print(f"written to {arguments.json}")
     return 1 if wrong else 0
+
+
+def _draw(problem: Problem, out: Path) -> None:
+    from acpo.report.figure import pyplot
+    from acpo.report.theory import draw_bounds, draw_density
+
+    try:
+        pyplot()
+    except UserError as missing:
+        # The table is the answer, and has been given; the figures only illustrate it.
+        print(missing)
+        return
+    draw_density(problem, out / "theory-g.png")
+    draw_bounds(out / "theory-bound.png")
+    print(f"drawn in {out}: theory-g.png, theory-bound.png")
 
 
 def _show(rows: list[Row], caption: str) -> None:

@@ -31,7 +31,9 @@ def draw_densities(found: Sequence[Separation], title: str, out: Path) -> list[P
 def _draw_usual(found: Sequence[Separation], usual: int, title: str, out: Path) -> None:
     plt = pyplot()
     columns = len(found) + 1
-    figure, axes = plt.subplots(1, columns, figsize=(2.9 * columns, 3.2), layout="constrained")
+    # The last inch is for the names of the lines, beside their panel, where they cover nothing.
+    size = (2.9 * columns + 1, 3.2)
+    figure, axes = plt.subplots(1, columns, figsize=size, layout="constrained")
     bins = _bins(found)
     for axis, one in zip(axes, found, strict=False):
         _distributions(axis, one, one.perturbed[usual], bins)
@@ -46,7 +48,7 @@ def _draw_usual(found: Sequence[Separation], usual: int, title: str, out: Path) 
         width = 1.2 + len(found) - i
         axes[-1].plot(xis, [p.auroc for p in one.perturbed], "o-", lw=width, label=one.model)
     axes[-1].set(title="separation", xlabel="ξ", ylabel="AUROC", ylim=(0.45, 1.02))
-    axes[-1].legend(loc="lower right", framealpha=1, edgecolor="none", fontsize=8)
+    axes[-1].legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=8)
     _finish(plt, figure, title, out)
 
 

@@ -96,9 +96,7 @@ def _finish(plt: Any, figure: Any, out: Path) -> None:
     for axis in figure.axes:
         axis.set_xscale("symlog", linthresh=0.1, linscale=0.5)
         axis.set(xlabel="λ / α", xlim=(0, 100))
-        axis.set_xticks(
-            [0, 0.1, 1, 10, 100], ["0\nsupport", "0.1", "1\nKL-density", "10", "100\nwBC"]
-        )
+        axis.set_xticks(list(_TICKS), list(_TICKS.values()))
         axis.spines[["top", "right"]].set_visible(False)
         # Above the axes, where no line can run through it.
         above = {"loc": "lower left", "bbox_to_anchor": (0, 1), "frameon": False, "fontsize": 8}

@@ -1,7 +1,7 @@
 """The smallest problems found on which a statement fails as printed.
 
 One state, two actions, γ = 0 and α = 1 unless it says otherwise: the soft and the plain Q are then
-the reward itself, whatever the policy, so no reading of the paper's "Q" escapes.
+the reward itself, whatever the policy, so neither the soft nor the plain Q escapes.
 """
 
 from __future__ import annotations
@@ -62,19 +62,20 @@ COUNTEREXAMPLES: dict[str, Counterexample] = {
     "sac": Counterexample(
         bandit([0, 0], [0.5, 0.5], other=[0.9, 0.1]),
         0.0,
-        "r = 0: the objective is 2 at (1/2, 1/2), at (0.9, 0.1) and at every other policy",
+        "r = 0, πβ = (1/2, 1/2), so A = −log 2: the objective is Σ_a exp(A/α), the same for every "
+        "πθ; here 1",
     ),
     "ratio": Counterexample(
-        bandit([1, -1], [0.99, 0.01], other=[0, 1]),
+        bandit([1, -1], [0.9999, 0.0001], other=[0.5, 0.5]),
         1.0,
-        "r = (1, −1), πβ = (0.99, 0.01), π = (0, 1), δ = 0.01: A = 2 at the first action and "
-        "|A/log πβ| = 199, above the printed bound of 99.7",
+        "r = (1, −1), πβ = (0.9999, 0.0001), π = (1/2, 1/2), δ = 0.01, C_max = 9.21: A = 0.307 at "
+        "the first action and |A/log πβ| = 3068, above the printed bound of 2022",
     ),
     "pointwise": Counterexample(
-        bandit([1, -1], [0.5, 0.5]),
+        bandit([np.log(4), -np.log(4)], [0.5, 0.5]),
         1.0,
-        "r = (1, −1), πβ = (1/2, 1/2), λ = α = 1: λ is above α + A/log πβ = 0.557 (A = 0.307), "
-        "yet (λ−α) log πβ = 0",
+        "r = (log 4, −log 4), πβ = (1/2, 1/2), λ = α = 1: at the first action A = log 2 and "
+        "α + A/log πβ = 0, so λ is any number of times as large, yet (λ−α) log πβ = 0",
     ),
     "wbc": Counterexample(
         bandit([1, 0], [0.5, 0.5]),
@@ -86,11 +87,6 @@ COUNTEREXAMPLES: dict[str, Counterexample] = {
         bandit([0, 0], [1, 0]),
         1.0,
         "r = 0, πβ = (1, 0), π = (1/2, 1/2): the left side is log 2, the right side ∞ − ∞",
-    ),
-    "mean_advantage": Counterexample(
-        bandit([0, 0], [0.5, 0.5]),
-        1.0,
-        "r = 0, πβ = (1/2, 1/2): Q = 0, V = log 2, so E_πβ[A] = −log 2 = −0.693",
     ),
     "gap": _TWO_TO_ONE,
     "gap_soft": _TWO_TO_ONE,

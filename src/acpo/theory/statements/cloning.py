@@ -19,10 +19,10 @@ MUCH = 100.0
 """What "≫" is taken to mean: a hundred times."""
 
 
-def _entropy_scale(problem: Problem, policy: Array) -> Array:
-    """(R_max + α C_max) / (1 − γ) for one policy's own C_max = max |log π|, (N,)."""
+def _entropy_scale(problem: Problem, *policies: Array) -> Array:
+    """(R_max + α C_max) / (1 − γ) for C_max = max |log π| over these policies, (N,)."""
     reward = np.abs(problem.rewards).max(axis=(-2, -1))
-    clip = np.abs(log(policy)).max(axis=(-2, -1))
+    clip = np.max([np.abs(log(policy)).max(axis=(-2, -1)) for policy in policies], axis=0)
     return (reward + problem.alpha * clip) / (1.0 - problem.gamma)
 
 
@@ -48,7 +48,7 @@ def advantage_ratio_bound(problem: Problem, lam: Array) -> Check:
     """
     size, ratio, least = _advantage_ratio(problem)
     first = at_most(ratio, np.where(problem.support, size / (per_action(least) + SMALL), np.inf))
-    whole = 2.0 * _entropy_scale(problem, problem.other) / (least + SMALL)
+    whole = ratio_bound(problem, least + SMALL)
     second = at_most(ratio, np.broadcast_to(per_action(whole), ratio.shape))
     return worst_of([first, second])
 
@@ -57,9 +57,14 @@ def advantage_ratio_bound_corrected(problem: Problem, lam: Array) -> Check:
     """|A/log πβ| ≤ 2(R_max + αC_max)/((1−γ) C_min), without δ, where C_min > 0."""
     _, ratio, least = _advantage_ratio(problem)
     certain = least == 0.0
-    whole = 2.0 * _entropy_scale(problem, problem.other) / np.where(certain, 1.0, least)
+    whole = ratio_bound(problem, np.where(certain, 1.0, least))
     found = at_most(np.where(per_action(certain), 0.0, ratio), per_action(whole))
     return Check(np.where(certain, np.nan, found.violation), found.tightness)
+
+
+def ratio_bound(problem: Problem, divisor: Array) -> Array:
+    """2(R_max + αC_max)/((1−γ) divisor); C_max is that of both policies at play, (N,)."""
+    return 2.0 * _entropy_scale(problem, problem.other, problem.behavior) / divisor
 
 
 def _advantage_ratio(problem: Problem) -> tuple[Array, Array, Array]:
@@ -72,14 +77,15 @@ def _advantage_ratio(problem: Problem) -> tuple[Array, Array, Array]:
 
 
 def wbc_pointwise(problem: Problem, lam: Array) -> Check:
-    """λ above α + A/log πβ lets the wBC term outweigh the advantage's: |(λ−α) log πβ| ≥ |A|.
+    """λ ≫ α + A/log πβ lets the wBC term outweigh the advantage's: |(λ−α) log πβ| ≥ |A|.
 
-    Taken at λ = max(α, α + 2A/log πβ), which is above it by |A/log πβ|. Where A and log πβ have
-    opposite signs that is λ = α, and the wBC term is 0.
+    Taken at a hundred times the right side, or at λ = α where that is larger. Where A > 0 that
+    side is below α and may be 0 or less: λ = α is then far above it, and the wBC term is 0.
     """
     size, ratio = _advantage_and_ratio(problem)
-    dial_above_alpha = np.maximum(0.0, 2.0 * ratio)
-    return at_most(size, dial_above_alpha * np.abs(problem.log_beta))
+    alpha = per_action(problem.alpha)
+    dial = np.maximum(alpha, MUCH * (alpha + ratio))
+    return at_most(size, np.abs((dial - alpha) * problem.log_beta))
 
 
 def wbc_pointwise_corrected(problem: Problem, lam: Array) -> Check:

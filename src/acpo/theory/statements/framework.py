@@ -82,7 +82,7 @@ def _normaliser_value_density(problem: Problem, lam: Array) -> tuple[Array, Arra
 # --- the weight and the projection --------------------------------------------------------------
 
 
-def _log_weight(problem: Problem, lam: Array, from_value: Array) -> Array:
+def log_weight(problem: Problem, lam: Array, from_value: Array) -> Array:
     """(Q − from_value)/α + (λ−α)/α · log πβ; with V it is log w_λ of Eq-CCI-Obj."""
     q = critic(problem, "soft")
     alpha = per_action(problem.alpha)
@@ -96,11 +96,15 @@ def regression_recovers_the_optimum(problem: Problem, lam: Array) -> Check:
     The maximiser of Σ_a m(a) log π(a) is m normalised, here m = πβ w_λ.
     """
     star, _ = closed_form(problem, critic(problem, "soft"), lam)
-    value = problem.soft[1]
-    logits = problem.log_beta + _log_weight(problem, lam, value)
-    logits = np.where(problem.support, logits, -np.inf)
+    weight = log_weight(problem, lam, problem.soft[1])
+    return identity(star, regression_optimum(problem, weight))
+
+
+def regression_optimum(problem: Problem, log_weights: Array) -> Array:
+    """πβ w, normalised: the policy that regression on a ~ πβ with the weights w ends in."""
+    logits = np.where(problem.support, problem.log_beta + log_weights, -np.inf)
     weighted = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return identity(star, weighted / weighted.sum(axis=-1, keepdims=True))
+    return weighted / weighted.sum(axis=-1, keepdims=True)
 
 
 def regression_projects_shared(problem: Problem, lam: Array) -> Check:
@@ -122,7 +126,7 @@ def regression_projects_shared_corrected(problem: Problem, lam: Array) -> Check:
 def _shared_projection(problem: Problem, lam: Array, used: Array) -> Check:
     star, _ = closed_form(problem, critic(problem, "soft"), lam)
     projected = (problem.occupancy[..., None] * star).sum(axis=1)
-    logits = problem.log_beta + _log_weight(problem, lam, used)
+    logits = problem.log_beta + log_weight(problem, lam, used)
     logits = np.where(problem.support, logits, -np.inf)
     weighted = np.exp(logits - logits.max(axis=(-2, -1), keepdims=True))
     regressed = (problem.occupancy[..., None] * weighted).sum(axis=1)
@@ -135,7 +139,7 @@ def table_of_regimes(problem: Problem, lam: Array) -> Check:
     value = problem.soft[1]
     alpha = per_action(problem.alpha)
     scaled = (critic(problem, "soft") - value[..., None]) / alpha
-    general = _log_weight(problem, lam, value)
+    general = log_weight(problem, lam, value)
     dial = per_action(lam)
     printed = np.select(
         [dial == 0.0, dial < alpha, dial == alpha],
@@ -150,13 +154,17 @@ def table_of_regimes(problem: Problem, lam: Array) -> Check:
 
 
 def appendix_regime(problem: Problem, lam: Array) -> Check:
-    """The appendix's weight for 0 < λ < α, exp(A/α + (α−λ)/α log πβ), is w_λ."""
-    value = problem.soft[1]
+    """Regression with the appendix's weight for 0 < λ < α recovers π*_λ."""
+    dial = np.minimum(lam, 0.5 * problem.alpha)
+    star, _ = closed_form(problem, critic(problem, "soft"), dial)
+    return identity(star, regression_optimum(problem, appendix_log_weight(problem, dial)))
+
+
+def appendix_log_weight(problem: Problem, lam: Array) -> Array:
+    """A/α + (α−λ)/α · log πβ, as Appendix A prints it for 0 < λ < α."""
+    q, value = problem.soft
     alpha = per_action(problem.alpha)
-    dial = np.minimum(per_action(lam), 0.5 * alpha)
-    general = _log_weight(problem, dial[..., 0, 0], value)
-    printed = general + 2.0 * (alpha - dial) / alpha * problem.log_beta
-    return identity(general, printed)
+    return (q - value[..., None]) / alpha + (alpha - per_action(lam)) / alpha * problem.log_beta
 
 
 def sac_objective(problem: Problem, lam: Array) -> Check:
@@ -165,9 +173,13 @@ def sac_objective(problem: Problem, lam: Array) -> Check:
     It is Σ_a exp(A/α), whatever πθ: the drop from its "maximiser" to any policy is 0.
     """
     scaled, star, distance = _sac(problem)
-    drop = expect(star, np.exp(scaled - log(star)))
-    drop -= expect(problem.other, np.exp(scaled - log(problem.other)))
+    drop = printed_sac(scaled, star) - printed_sac(scaled, problem.other)
     return identity(distance, drop)
+
+
+def printed_sac(scaled: Array, policy: Array) -> Array:
+    """E_π[exp(A/α − log π)] for A/α = `scaled`, in every state."""
+    return expect(policy, np.exp(scaled - log(policy)))
 
 
 def sac_objective_corrected(problem: Problem, lam: Array) -> Check:

@@ -80,9 +80,12 @@ def _uniform(problem: Problem) -> Array:
 # --- steps of the proofs ------------------------------------------------------------------------
 
 
-def mean_advantage(problem: Problem, lam: Array, reading: Reading) -> Check:
-    """E_{a~πβ}[A^πβ(s,a)] = 0, used for F(πβ). With the soft A of Section 3.1 it is −α H(πβ)."""
-    mean = expect(problem.behavior, bounds.advantage(problem, reading))
+def mean_advantage(problem: Problem, lam: Array) -> Check:
+    """E_{a~πβ}[A^πβ(s,a)] = 0 for the A of the reward r, used for F(πβ).
+
+    With the soft A of Section 3.1 it would be −α H(πβ).
+    """
+    mean = expect(problem.behavior, bounds.advantage(problem, "plain"))
     return identity(np.zeros_like(mean), mean)
 
 
