@@ -109,7 +109,8 @@ def test_the_dual_step_asks_the_density_about_the_policys_own_actions(model: str
     assert float(after.lam) == pytest.approx(lam, abs=1e-7)
 
 
-@pytest.mark.parametrize("model", OTHERS)
+# Of an exact density the loop sees rows alone, as of the Gaussian, which the conformance test has.
+@pytest.mark.parametrize("model", ["cvae-is"])
 def test_seeds_share_the_density_and_equal_seeds_alone(model: str) -> None:
     together, alone = run(model, 0, 1), run(model, 1)
     pairs = zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True)

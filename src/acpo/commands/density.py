@@ -21,6 +21,7 @@ from acpo.behavior.fitting import Behavior
 from acpo.behavior.separation import Separation, Verdict, judge, separate
 from acpo.data import DEFAULT, DataOptions, Dataset
 from acpo.data.registry import load
+from acpo.data.writing import unwritable
 from acpo.errors import UserError
 from acpo.files import write_json
 from acpo.training.prepare import FittingRows, Normalizer, fit_behavior, fitting_rows
@@ -144,10 +145,7 @@ def _check_writable(path: Path) -> None:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     except OSError as error:
-        raise UserError(
-            f"Could not write {path}: {error.strerror or error}. Free some space or choose another "
-            "place; what was written before is intact."
-        ) from error
+        raise unwritable(path, error) from error
     finally:
         for folder in missing:
             with contextlib.suppress(OSError):
