@@ -130,6 +130,8 @@ class ACPO:
 
         Q = E Σ_t γ^t (r_t − γ α log πθ), with |log πθ| clipped; an episode may end at once.
         """
+        if self.gamma >= 1.0:  # nothing bounds a sum that is not discounted
+            return -float("inf"), float("inf")
         entropy = self.alpha * self.log_prob_clip
         low, high = min(rewards[0] - entropy, 0.0), max(rewards[1] + entropy, 0.0)
         return low / (1.0 - self.gamma), high / (1.0 - self.gamma)

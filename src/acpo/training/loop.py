@@ -342,7 +342,7 @@ class _Training:
             f"Q diverged: at step {step:,} it reaches {largest if largest > high else least:.4g}, "
             f"while the data's rewards allow {low:.4g} to {high:.4g} at most, so the run was "
             f"stopped. {self._last_good()} A smaller --tau, or --layer-norm where it is off, "
-            "usually helps."
+            "may help."
         )
 
     def _last_good(self) -> str:
