@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from acpo.actors import Mean, Network
 from acpo.data.features import Features
 from acpo.errors import UserError
 from acpo.files import save_arrays
@@ -21,9 +22,12 @@ from acpo.policy import Policy, load_policies, load_policy
 def policy() -> Policy:
     rng = np.random.default_rng(0)
     sizes = (3, 4, 2)
-    return Policy(
+    network = Network(
         tuple(rng.normal(size=s).astype(np.float32) for s in pairwise(sizes)),
         tuple(rng.normal(size=s).astype(np.float32) for s in sizes[1:]),
+    )
+    return Policy(
+        Mean(network),
         np.array([1.0, 0.0, -1.0], np.float32),
         np.array([2.0, 1.0, 0.5], np.float32),
         {"seed": 7, "environment": "Hopper-v4"},
@@ -33,8 +37,8 @@ def policy() -> Policy:
 def test_the_action_is_the_squashed_mean_of_normalised_observations(policy: Policy) -> None:
     observation = np.array([3.0, 0.5, -1.5])
     x = np.array([1.0, 0.5, -1.0])
-    hidden = np.maximum(x @ policy.weights[0] + policy.biases[0], 0)
-    output = hidden @ policy.weights[1] + policy.biases[1]
+    hidden = np.maximum(x @ policy.actor.network.weights[0] + policy.actor.network.biases[0], 0)
+    output = hidden @ policy.actor.network.weights[1] + policy.actor.network.biases[1]
     # One action of a mean and a log σ; the second column is the latter.
     np.testing.assert_allclose(policy(observation), np.tanh(output[:1]), rtol=1e-6)
 

@@ -1,4 +1,4 @@
-"""A policy on its own: networks, head and normalisation in one file, run with numpy alone."""
+"""A policy on its own: actor, normalisation and units in one file, run with numpy alone."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from acpo.actors import ACTORS, from_arrays, to_arrays
 from acpo.data.features import Features
 from acpo.errors import UserError
 from acpo.files import load_arrays, save_arrays
 
-FORMAT = "acpo-policy-1"
+FORMAT = "acpo-policy-2"
+_STATISTICS = ("observation_mean", "observation_std")
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,8 +25,8 @@ class Policy:
     Actions are in [−1, 1], or in the units of the data where it was scaled on loading.
     """
 
-    weights: tuple[np.ndarray, ...]
-    biases: tuple[np.ndarray, ...]
+    actor: Any
+    """One of `acpo.actors`."""
     observation_mean: np.ndarray
     observation_std: np.ndarray
     info: dict[str, Any]
@@ -36,7 +38,7 @@ class Policy:
 
     @property
     def action_dim(self) -> int:
-        return self.biases[-1].shape[-1] // 2
+        return self.actor.action_dim
 
     def __call__(self, observation: Any) -> np.ndarray:
         """The mean action for one observation [s], a batch [N, s], or a record by column name."""
@@ -52,21 +54,19 @@ class Policy:
                 f"The policy was trained on observations of {self.observation_dim} numbers, "
                 f"but was given shape {x.shape}."
             )
-        x = (x - self.observation_mean) / self.observation_std
-        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
-            x = np.maximum(x @ weight + bias, 0.0)
-        output = x @ self.weights[-1] + self.biases[-1]
-        # Both heads pass the mean through tanh: plain before the noise, squashed after it.
-        return np.tanh(output[..., : self.action_dim])
+        return self.actor((x - self.observation_mean) / self.observation_std)
 
     def save(self, path: str | Path) -> None:
         arrays = {
-            "observation_mean": self.observation_mean,
-            "observation_std": self.observation_std,
-            **{f"weight_{i}": w for i, w in enumerate(self.weights)},
-            **{f"bias_{i}": b for i, b in enumerate(self.biases)},
+            **{name: getattr(self, name) for name in _STATISTICS},
+            **to_arrays(self.actor),
         }
-        header = {"format": FORMAT, "features": self.features.to_json(), **self.info}
+        header = {
+            "format": FORMAT,
+            "actor": type(self.actor).__name__,
+            "features": self.features.to_json(),
+            **self.info,
+        }
         save_arrays(Path(path), arrays, header)
 
 
@@ -92,13 +92,14 @@ def load_policies(path: str | Path) -> list[Policy]:
 def _load(path: Path) -> Policy:
     arrays, header = load_arrays(path)
     if header.pop("format", None) != FORMAT:
-        raise UserError(f"{path} is not a policy file; give policies/seed-N.npz of a run.")
-    layers = range(sum(name.startswith("weight_") for name in arrays))
+        raise UserError(
+            f"{path} is not a policy file of this version; give policies/seed-N.npz of a run."
+        )
+    mean, std = (arrays.pop(name) for name in _STATISTICS)
     return Policy(
-        tuple(arrays[f"weight_{i}"] for i in layers),
-        tuple(arrays[f"bias_{i}"] for i in layers),
-        arrays["observation_mean"],
-        arrays["observation_std"],
+        from_arrays(ACTORS[header.pop("actor")], arrays),
+        mean,
+        std,
         features=Features.from_json(header.pop("features", {})),
         info=header,
     )

@@ -71,7 +71,7 @@ def test_several_policies_are_evaluated_and_averaged(
 ) -> None:
     policy = load_policy(run)
     policy.info["seed"] = 1
-    policy.biases[-1][:] += 1
+    policy.actor.network.biases[-1][:] += 1
     policy.save(run / "policies" / "seed-1.npz")
     assert evaluate(run, "--episodes", 2) == 0
     assert "over 2 policies × 2 episodes" in capsys.readouterr().out

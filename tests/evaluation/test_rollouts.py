@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import acpo
+from acpo.actors import Mean, Network
 from acpo.data.features import Features
 from acpo.errors import UserError
 from acpo.evaluation.rollouts import ActionBox, Evaluator, normalized_score, stacked
@@ -129,7 +130,8 @@ def network(sizes: tuple[int, ...], seed: int, shift: float = 0.0) -> Policy:
     biases[-1] += np.float32(shift)
     mean, std = rng.normal(size=sizes[0]), rng.uniform(1, 2, sizes[0])
     statistics = (mean.astype(np.float32), std.astype(np.float32))
-    return Policy(tuple(weights), tuple(biases), *statistics, info={"seed": seed})
+    actor = Mean(Network(tuple(weights), tuple(biases)))
+    return Policy(actor, *statistics, info={"seed": seed})
 
 
 def test_stacked_policies_act_as_each_does_alone() -> None:

@@ -46,7 +46,9 @@ def test_a_run_fed_from_disk_resumes_exactly(data: acpo.Dataset, tmp_path: Path)
     # It goes on from a checkpoint in the middle, and does not begin anew.
     assert list((tmp_path / "run" / "checkpoints").iterdir())
     resumed = acpo.train(data, tiny_acpo(), **settings, out=tmp_path / "run", resume=True)
-    for a, b in zip(whole.policy.weights, resumed.policy.weights, strict=True):
+    for a, b in zip(
+        whole.policy.actor.network.weights, resumed.policy.actor.network.weights, strict=True
+    ):
         np.testing.assert_array_equal(a, b)
 
 

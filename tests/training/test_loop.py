@@ -59,7 +59,9 @@ def test_python_and_the_command_train_the_same_run(run: Run, finished_run: Path)
     for table in ("metrics", "evaluations"):
         assert getattr(run, table).equals(pl.read_parquet(finished_run / f"{table}.parquet"))
     stored = acpo.load_policy(finished_run)
-    for ours, theirs in zip(run.policy.weights, stored.weights, strict=True):
+    for ours, theirs in zip(
+        run.policy.actor.network.weights, stored.actor.network.weights, strict=True
+    ):
         np.testing.assert_array_equal(ours, theirs)
 
 
@@ -76,7 +78,7 @@ def test_metrics_have_a_row_per_log_interval_and_every_diagnostic(run: Run) -> N
     assert run.metrics.null_count().sum_horizontal().item() == 0
     assert np.isfinite(run.metrics.to_numpy()).all()
     assert run.metrics["weights/effective_sample_size"].is_between(0, 1).all()
-    slack = run.metrics["dial/constraint"] - run.facts["epsilon"]
+    slack = run.metrics["dial/constraint"] - run.algorithm.epsilon
     # The logged constraint averages the chunk, the slack looks at its end.
     np.testing.assert_allclose(run.metrics["dial/slack"], slack, atol=1.5)
 
@@ -106,9 +108,13 @@ def test_each_seed_has_a_policy_and_a_final_return(data: Dataset) -> None:
     assert [policy.info["seed"] for policy in both.policies] == [4, 5]
     assert both.final_returns is not None
     assert both.final_returns.shape == (2,)
-    assert not np.array_equal(both.policies[0].weights[0], both.policies[1].weights[0])
+    assert not np.array_equal(
+        both.policies[0].actor.network.weights[0], both.policies[1].actor.network.weights[0]
+    )
     alone = acpo.train(data, TINY_BC, seed=5, **settings)
-    for w, other in zip(alone.policy.weights, both.policies[1].weights, strict=True):
+    for w, other in zip(
+        alone.policy.actor.network.weights, both.policies[1].actor.network.weights, strict=True
+    ):
         np.testing.assert_allclose(w, other, atol=1e-4)
 
 

@@ -1,17 +1,18 @@
-"""Methods by name, and the paper's hyperparameter tables as presets."""
+"""Methods by name, and their settings: ours, the paper's, or those of a method's authors."""
 
 from __future__ import annotations
 
 import difflib
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from acpo import cci
 from acpo.algorithms.acpo import ACPO
+from acpo.algorithms.base import About
 from acpo.algorithms.bc import BC
 from acpo.behavior.config import BehaviorConfig
 from acpo.errors import UserError
-from acpo.tasks import PRESETS, Preset, find_task
+from acpo.tasks import PRESETS, TASKS, Preset, find_task
 
 # ACPO, AWAC, InAC and wBC are one algorithm with another rule for λ.
 ALGORITHMS: dict[str, Any] = {
@@ -21,6 +22,31 @@ ALGORITHMS: dict[str, Any] = {
     "wbc": ACPO(rule=cci.fixed(100.0)),
     "bc": BC(),
 }
+_FIXED = {
+    "awac": (
+        "Accelerating Online RL with Offline Datasets (Nair et al.)",
+        2020,
+        "density",
+        "λ = α",
+    ),
+    "inac": ("The In-Sample Softmax for Offline RL (Xiao et al.)", 2023, "support", "λ = 0"),
+    "wbc": ("weighted behaviour cloning, the far end of the axis", 2026, "weighted BC", "λ = 100"),
+}
+
+
+def about(name: str) -> About:
+    """A method in one line."""
+    found: About = ALGORITHMS[name].about
+    if name not in _FIXED:
+        return found
+    paper, year, family, lam = _FIXED[name]
+    return found._replace(
+        paper=paper,
+        year=year,
+        family=family,
+        constrains=f"πθ to πβ by a fixed {lam}",
+        source="all but λ as ACPO",
+    )
 
 
 def find_preset(preset: str, dataset: str | None = None) -> Preset | None:
@@ -50,18 +76,42 @@ def find_preset(preset: str, dataset: str | None = None) -> Preset | None:
     return row
 
 
-def make_algorithm(name: str = "acpo", preset: str = "default", dataset: str | None = None) -> Any:
-    """An algorithm's configuration by name, as ours or as printed in the paper's tables.
+class Choice(NamedTuple):
+    """A method with its settings, and what a task sets beside them."""
 
-    The preset "paper" takes the paper's numbers for the task that `dataset` names, and
-    paper-SUITE-TASK (paper-d4rl-hopper, paper-neorl2-dmsd, …) those for any data. Where the paper
-    is silent they take the plainest choice: raw rewards and observations, plain heads, no layer
-    normalisation.
+    algorithm: Any
+    relabel: str | None = None
+    """Reward to train on."""
+    episodes: int | None = None
+    """Episodes per evaluation."""
+
+
+def choose(name: str = "acpo", preset: str = "default", dataset: str | None = None) -> Choice:
+    """A method by name, set as `preset` says for the data that `dataset` names.
+
+    ACPO, its special cases and BC: ours by default; the paper's for the task with "paper", and
+    those of paper-SUITE-TASK (paper-d4rl-hopper, …) for any data. Where the paper is silent they
+    take the plainest choice: raw rewards and observations, plain heads, no layer normalisation.
+    Any other method: its authors', for the task or its suite; "mujoco" where there is no task, and
+    those of another suite or task by its name.
     """
     algorithm = _choose("algorithm", name, ALGORITHMS)
+    if not isinstance(algorithm, ACPO | BC):
+        return _as_its_authors(algorithm, preset, dataset)
     row = find_preset(preset, dataset)
-    if preset == "default" or row is None:
-        return algorithm
+    if row is None:
+        return Choice(algorithm)
+    if preset != "default":
+        algorithm = _as_the_paper(algorithm, row)
+    return Choice(algorithm, row.relabel, row.episodes)
+
+
+def make_algorithm(name: str = "acpo", preset: str = "default", dataset: str | None = None) -> Any:
+    """An algorithm's configuration by name; see `choose`."""
+    return choose(name, preset, dataset).algorithm
+
+
+def _as_the_paper(algorithm: Any, row: Preset) -> Any:
     algorithm = replace(
         algorithm,
         head="plain",
@@ -76,6 +126,25 @@ def make_algorithm(name: str = "acpo", preset: str = "default", dataset: str | N
     return replace(
         algorithm, alpha=row.alpha, rule=rule, tau=5e-3, layer_norm=False, reward_scale=1.0
     )
+
+
+def _as_its_authors(algorithm: Any, preset: str, dataset: str | None) -> Choice:
+    suites = ["mujoco", "antmaze", "kitchen", "neorl2"]
+    tasks = {task.name.partition("/")[2]: task for task in TASKS.values()}
+    row = find_preset("default", dataset)
+    asked = preset.rpartition("/")[2]
+    if preset == "default":
+        parts = [find_task(part) for part in (dataset or "").split("+")]
+        found = {task.name.partition("/")[2] if task else "mujoco" for task in parts}
+        asked = found.pop() if len(found) == 1 else "mujoco"
+    else:
+        _choose("preset", asked, dict.fromkeys(["default", *suites, *tasks]))
+    fields: dict[str, Any] = {}
+    if asked in tasks:
+        fields |= algorithm.settings.get(tasks[asked].suite, {})
+    fields |= algorithm.settings.get(asked, {})
+    relabel = fields.pop("relabel", row.relabel if row else None)
+    return Choice(replace(algorithm, **fields), relabel, row.episodes if row else None)
 
 
 def _choose(kind: str, name: str, table: dict[str, Any]) -> Any:

@@ -6,8 +6,8 @@ InAC and practical wBC are this file with another rule for λ.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -15,11 +15,20 @@ import optax
 from jax import Array
 
 from acpo import cci
-from acpo.algorithms.base import Batch, Metrics, Schedule, Spec, adam_step, soft_update
+from acpo.algorithms.base import (
+    About,
+    Algorithm,
+    Batch,
+    Metrics,
+    Schedule,
+    Spec,
+    adam_step,
+    soft_update,
+)
 from acpo.behavior.config import BehaviorConfig
 from acpo.behavior.density import Density, Exact
 from acpo.behavior.models import make_density
-from acpo.networks import MLP, Head, TwinQ
+from acpo.networks import MLP, Head, HeadKind, TwinQ
 
 
 class Trained(NamedTuple):
@@ -41,12 +50,23 @@ class ACPOState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ACPO:
+class ACPO(Algorithm):
     """max_θ E_D[w_λ log πθ(a|s)], w_λ = exp(A/α + (λ−α)/α log πβ), λ by its rule.
 
     Fields left at None or "auto" are settled from the data before training; the run directory
     stores what they became.
     """
+
+    about: ClassVar[About] = About(
+        paper="Automatic Constraint Policy Optimization",
+        year=2026,
+        family="weighted BC, density or support, by λ",
+        constrains="πθ to πβ, as hard as E[log πβ] ≥ ε takes",
+        networks="π, V, two Q, πβ",
+        source="the paper's hyperparameter tables by --preset paper; defaults: docs/defaults.md",
+    )
+    needs_density: ClassVar[bool] = True
+    return_range: ClassVar[float] = 300.0
 
     alpha: float = 0.1
     """α, the temperature: scale of A in the weight, and the price of entropy in V's target."""
@@ -103,6 +123,16 @@ class ACPO:
     @property
     def density(self) -> Density:
         return make_density(self.behavior, self.policy_head)
+
+    def behavior_head(self, kind: str) -> Head:
+        return Head.settled(kind, self.log_std_min, self.log_std_max)
+
+    def settled(self, head: HeadKind, log_beta: float) -> Self:
+        """Its head, and ε where that is auto: the held-out mean of log πβ less a margin."""
+        rule = self.rule
+        if rule.epsilon == "auto":
+            rule = replace(rule, epsilon=log_beta - rule.epsilon_margin)
+        return replace(self, head=head, rule=rule)
 
     def init(self, key: Array, spec: Spec) -> ACPOState:
         key_actor, key_value, key_critic = jax.random.split(key, 3)

@@ -1,13 +1,16 @@
-"""What every algorithm shares: the shapes it is told, the batch it is given."""
+"""What every algorithm shares: the shapes it is told, the batch it is given, its common fields."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
+
+from acpo.networks import Head, HeadKind
 
 Metrics = dict[str, Array]
 T = TypeVar("T")
@@ -37,6 +40,80 @@ class Batch(NamedTuple):
     terminals: Array
     behavior: Any = None
     log_beta: Any = None
+
+
+class About(NamedTuple):
+    """A method in one line of `acpo algorithms`."""
+
+    paper: str
+    year: int
+    family: str
+    """weighted BC, density, support, conservative value, ensemble or diffusion."""
+    constrains: str
+    """What is tied to the data, and how."""
+    networks: str
+    source: str
+    """Where its settings are from."""
+
+
+class Algorithm:
+    """What the loop and the command line ask of any method, beside its losses and its update."""
+
+    about: ClassVar[About]
+    settings: ClassVar[dict[str, dict[str, Any]]] = {}
+    """Fields by suite (mujoco, antmaze, kitchen, neorl2) or task (hopper-medium-v2, DMSD) where its
+    authors chose others than the defaults; "relabel" is the reward to train on."""
+    needs_density: ClassVar[bool] = False
+    """Whether πβ is fitted beforehand, by the field `behavior`, and handed over in the batch."""
+    return_range: ClassVar[float] = 1000.0
+    """The range of episode returns to which `reward_scale` None scales them."""
+
+    @property
+    def reward_scale(self) -> float | None:
+        """Factor on rewards."""
+        return 1.0
+
+    @property
+    def head(self) -> str:
+        """How the actor's outputs become an action: plain, squashed, deterministic; or auto."""
+        return "deterministic"
+
+    def behavior_head(self, kind: str) -> Head:
+        """The head of a Gaussian πβ, of a kind that the data may have chosen."""
+        return Head("plain" if kind == "deterministic" else kind)  # type: ignore[arg-type]
+
+    def settled(self, head: HeadKind, log_beta: float) -> Self:
+        """Itself, with what was left open until πβ was known: its head, and its held-out mean
+        of log πβ."""
+        return self
+
+
+@dataclass(frozen=True)
+class Method(Algorithm):
+    """Fields that methods with a critic have in common.
+
+    A method overrides a default where its authors chose otherwise, and adds its own.
+    """
+
+    gamma: float = 0.99
+    """γ, the discount."""
+    tau: float = 5e-3
+    """τ, rate of the soft target update."""
+    learning_rate: float = 3e-4
+    """Adam's step size."""
+    batch_size: int = 256
+    """Transitions per update."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Hidden layers of every network."""
+    normalize_observations: bool = False
+    """Z-score observations with the data's mean and deviation; the policy carries both."""
+    reward_scale: float | None = 1.0
+    """Factor on rewards. None: so that episode returns span a range of 1000."""
+
+
+def bellman_target(rewards: Array, terminals: Array, next_value: Array, gamma: float) -> Array:
+    """r + γ (1 − terminal) V(s'), a constant to the gradient; a time limit is not a terminal."""
+    return jax.lax.stop_gradient(rewards + gamma * (1.0 - terminals) * next_value)
 
 
 def soft_update(target: T, online: T, tau: float | Array) -> T:

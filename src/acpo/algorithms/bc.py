@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
 
-from acpo.algorithms.base import Batch, Metrics, Schedule, Spec, adam_step
+from acpo.algorithms.base import About, Algorithm, Batch, Metrics, Schedule, Spec, adam_step
 from acpo.behavior.config import BehaviorConfig
 from acpo.errors import UserError
-from acpo.networks import MLP, Head
+from acpo.networks import MLP, Head, HeadKind
 
 
 class BCState(NamedTuple):
@@ -25,8 +25,17 @@ class BCState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class BC:
-    """The baseline every offline method has to beat."""
+class BC(Algorithm):
+    """max_θ E_D[log πθ(a|s)]: the baseline every offline method has to beat."""
+
+    about: ClassVar[About] = About(
+        paper="A Framework for Behavioural Cloning (Bain & Sammut)",
+        year=1995,
+        family="weighted BC",
+        constrains="πθ to the data's actions, all alike",
+        networks="π",
+        source="as ACPO's policy",
+    )
 
     learning_rate: float = 5e-4
     """Adam's step size at the start …"""
@@ -59,6 +68,12 @@ class BC:
     @property
     def policy_head(self) -> Head:
         return Head.settled(self.head, self.log_std_min, self.log_std_max)
+
+    def behavior_head(self, kind: str) -> Head:
+        return Head.settled(kind, self.log_std_min, self.log_std_max)
+
+    def settled(self, head: HeadKind, log_beta: float) -> Self:
+        return replace(self, head=head)
 
     def init(self, key: Array, spec: Spec) -> BCState:
         actor = MLP.create(key, (spec.observation_dim, *self.hidden, 2 * spec.action_dim))

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from acpo.actors import Mean, Network
 from acpo.bench import speed
 from acpo.errors import UserError
 from acpo.evaluation.environments import available_cpus
@@ -151,10 +152,8 @@ def _evaluating(environment: str, inputs: int, units: np.ndarray, seconds: float
 
 def _network(inputs: int, outputs: int) -> Policy:
     sizes = (inputs, 256, 256, 2 * outputs)
-    return Policy(
+    network = Network(
         tuple(np.zeros(pair, np.float32) for pair in pairwise(sizes)),
         tuple(np.zeros(size, np.float32) for size in sizes[1:]),
-        np.zeros(inputs, np.float32),
-        np.ones(inputs, np.float32),
-        info={},
     )
+    return Policy(Mean(network), np.zeros(inputs, np.float32), np.ones(inputs, np.float32), info={})

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
-from acpo.algorithms import find_preset, make_algorithm
+from acpo.algorithms import Choice, choose, make_algorithm
 from acpo.cci import regime
 from acpo.data import DEFAULT, DataOptions
 from acpo.data.registry import columns, load
@@ -36,10 +36,12 @@ class TrainArguments:
     """A task (acpo tasks), another name (acpo data list), a file (HDF5 in D4RL's layout, NPZ, CSV,
     Parquet, our store), a folder of tables, a Minari id, or several joined by '+'."""
     algorithm: str = "acpo"
-    """acpo, or a fixed constraint: awac (λ=α), inac (λ=0), wbc (λ=100); or bc (no weights)."""
+    """acpo, or a fixed constraint: awac (λ=α), inac (λ=0), wbc (λ=100); bc (no weights); or another
+    method of acpo algorithms, as its authors set it."""
     preset: str = "default"
     """default; paper: the paper's numbers for the task; for other data one row of its tables:
-    paper-d4rl-hopper, paper-neorl2-dmsd, … Any flag overrides its number."""
+    paper-d4rl-hopper, paper-neorl2-dmsd, … For methods of others: what their authors set for a
+    suite (mujoco, antmaze, kitchen, neorl2) or task. Any flag overrides its number."""
     out: Path | None = None
     """Run directory; by default a new one under runs/."""
     resume: bool = False
@@ -58,21 +60,13 @@ def parse(words: list[str]) -> Any:
     its own reward.
     """
     name, preset = _peek(words, "algorithm", "acpo"), _peek(words, "preset", "default")
-    plain = make_algorithm(name)
     asked = [word for word in words if word not in ("-h", "--help")]
-    dataset = _parse(asked, plain, DataOptions(), TrainConfig()).dataset
-    row = find_preset(preset, dataset)
-    if row is None:
-        return _parse(words, plain, DataOptions(), TrainConfig())
-    return _parse(
-        words,
-        make_algorithm(name, preset, dataset),
-        DataOptions(relabel=row.relabel),
-        TrainConfig(episodes=row.episodes),
-    )
+    dataset = _parse(asked, Choice(make_algorithm(name))).dataset
+    return _parse(words, choose(name, preset, dataset))
 
 
-def _parse(words: list[str], algorithm: Any, data: DataOptions, training: TrainConfig) -> Any:
+def _parse(words: list[str], choice: Choice) -> Any:
+    algorithm, relabel, episodes = choice
     kind: Any = Annotated[type(algorithm), tyro.conf.arg(name="")]
     arguments = make_dataclass(
         "TrainArguments",
@@ -81,7 +75,8 @@ def _parse(words: list[str], algorithm: Any, data: DataOptions, training: TrainC
         frozen=True,
     )
     arguments.__doc__ = TrainArguments.__doc__
-    default = arguments(data=data, training=training)
+    training = TrainConfig() if episodes is None else TrainConfig(episodes=episodes)
+    default = arguments(data=DataOptions(relabel=relabel), training=training)
     return tyro.cli(arguments, prog="acpo train", args=words, default=default)
 
 

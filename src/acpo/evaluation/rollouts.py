@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from acpo.actors import Deterministic, Mean, Network, to_arrays
 from acpo.errors import UserError
 from acpo.evaluation.environments import Environments
 from acpo.policy import Policy
@@ -135,23 +136,30 @@ def stacked(policies: Sequence[Any]) -> Policy | None:
     if not all(type(policy) is Policy for policy in policies):
         return None
     first: Policy = policies[0]
+    actor = first.actor
+    if not isinstance(actor, Mean | Deterministic):
+        return None
 
-    def shapes(policy: Policy) -> list[tuple[int, ...]]:
-        return [array.shape for array in (*policy.weights, *policy.biases)]
+    def kind(policy: Policy) -> Any:
+        shapes = {name: array.shape for name, array in to_arrays(policy.actor).items()}
+        return type(policy.actor), shapes, policy.features
 
-    if any(p.features != first.features or shapes(p) != shapes(first) for p in policies):
+    if any(kind(policy) != kind(first) for policy in policies):
         return None
 
     def rows(arrays: Iterable[np.ndarray]) -> np.ndarray:
         """[K, 1, n], to go with [K, E, n]."""
         return np.stack(list(arrays))[:, None]
 
-    layers = range(len(first.weights))
-    weights: Any = tuple(_OneThread(np.stack([p.weights[i] for p in policies])) for i in layers)
+    networks = [policy.actor.network for policy in policies]
+    layers = range(len(actor.network.weights))
+    network = Network(
+        weights=tuple(_OneThread(np.stack([n.weights[i] for n in networks])) for i in layers),
+        biases=tuple(rows(n.biases[i] for n in networks) for i in layers),
+    )
     return dataclasses.replace(
         first,
-        weights=weights,
-        biases=tuple(rows(p.biases[i] for p in policies) for i in layers),
+        actor=actor._replace(network=network),
         observation_mean=rows(p.observation_mean for p in policies),
         observation_std=rows(p.observation_std for p in policies),
     )

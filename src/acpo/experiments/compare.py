@@ -13,6 +13,7 @@ import numpy as np
 
 from acpo.algorithms import make_algorithm
 from acpo.algorithms.acpo import ACPO
+from acpo.algorithms.bc import BC
 from acpo.data import Dataset
 from acpo.experiments.statistics import Estimate, estimate
 from acpo.tasks import reference
@@ -46,13 +47,15 @@ class Comparison(NamedTuple):
     seeds: list[int]
 
 
-def configured(method: str, config: ACPO) -> Any:
+def configured(method: str, config: ACPO, dataset: str | None = None) -> Any:
     """The method with every field it shares with `config`; only what makes it a method differs.
 
     A fixed-λ case keeps its rule. Behaviour cloning has no critic: it takes the fields of the
-    policy and of its optimiser.
+    policy and of its optimiser. Any other method is as its authors set it for the data.
     """
-    algorithm = make_algorithm(method)
+    algorithm = make_algorithm(method, "default", dataset)
+    if not isinstance(algorithm, ACPO | BC):
+        return algorithm
     shared = {
         field.name: getattr(config, field.name)
         for field in dataclasses.fields(algorithm)
@@ -76,7 +79,7 @@ def compare(
     πβ is a function of the data and of how it is fitted: once, in OUT, for all methods.
     """
     behavior_folder = out / f"behavior-{_digest(data, config)}"
-    algorithms = {method: configured(method, config) for method in methods}
+    algorithms = {method: configured(method, config, data.name) for method in methods}
     runs = {
         method: train(
             data,

@@ -100,6 +100,14 @@ class Task:
     data_comparable: bool = True
 
     @property
+    def suite(self) -> str:
+        """mujoco, antmaze, kitchen or neorl2: what other methods' settings are known by."""
+        kind = self.name.partition("/")[2].split("-")[0]
+        if kind in ("antmaze", "kitchen"):
+            return kind
+        return "neorl2" if self.name.startswith("neorl2/") else "mujoco"
+
+    @property
     def runs_here(self) -> bool:
         """Whether its environment can be made here; nothing is imported to find out."""
         if self.needs is None:

@@ -6,6 +6,7 @@ import dataclasses
 import threading
 import time
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from acpo.actors import Deterministic, Mean, Network
 from acpo.algorithms.base import Spec
 from acpo.data import Dataset
 from acpo.errors import UserError
 from acpo.evaluation.rollouts import Evaluator, normalized_score
+from acpo.networks import MLP
 from acpo.policy import Policy
 from acpo.training import program
 from acpo.training.feeding import feeding
@@ -291,18 +294,22 @@ class _Training:
         self.reporter.evaluated(step, rollouts.returns, score)
 
     def _policies(self, prepared: Prepared, states: Any) -> list[Policy]:
-        actor = jax.device_get(prepared.algorithm.actor(states))
+        algorithm = prepared.algorithm
+        actor = algorithm.actor(states)
+        if isinstance(actor, MLP):
+            kind = Deterministic if algorithm.head == "deterministic" else Mean
+            actor = kind(Network(actor.weights, actor.biases))
+        actor = jax.device_get(actor)
         return [
             Policy(
-                weights=tuple(w[k] for w in actor.weights),
-                biases=tuple(b[k] for b in actor.biases),
+                actor=jax.tree.map(itemgetter(k), actor),
                 observation_mean=prepared.normalizer.mean,
                 observation_std=prepared.normalizer.std,
                 info={
                     "algorithm": type(self.algorithm).__name__,
                     "dataset": self.data.name,
                     "environment": self.environment,
-                    "head": prepared.algorithm.head,
+                    "head": algorithm.head,
                     "seed": seed,
                 },
                 features=self.data.features,

@@ -24,13 +24,11 @@ from acpo.data.combine import take
 from acpo.data.inspect import Moments
 from acpo.data.pairing import Transitions
 from acpo.errors import UserError
-from acpo.networks import Head
 from acpo.storage import load_tree
 
 # πβ describes the data, not a run: it is fitted with this seed whatever the run's seeds are, so
 # that seed k alone and seed k among others see the same density.
 BEHAVIOR_SEED = 0
-RETURN_RANGE = 300.0
 HEAD_TRIAL_STEPS = 1_000
 MAX_FIT_ROWS = 1_000_000
 
@@ -122,21 +120,20 @@ def prepare(
     facts: dict[str, Any] = {}
     normalizer = Normalizer.fit(data, algorithm.normalize_observations)
 
-    scale = 1.0
-    if hasattr(algorithm, "reward_scale"):
-        if algorithm.reward_scale is None:
-            algorithm = dataclasses.replace(algorithm, reward_scale=_reward_scale(data))
-        scale = algorithm.reward_scale
-        low, high = (float(f(data.rewards)) * scale for f in (np.min, np.max))
-        facts |= {"reward_scale": scale, "rewards": (low, high)}
+    if algorithm.reward_scale is None:
+        scale = _reward_scale(data, algorithm.return_range)
+        algorithm = dataclasses.replace(algorithm, reward_scale=scale)
+    scale = algorithm.reward_scale
+    low, high = (float(f(data.rewards)) * scale for f in (np.min, np.max))
+    facts |= {"reward_scale": scale, "rewards": (low, high)}
 
     layout = Layout(data.observation_dim, data.action_dim, 0)
-    needs_density = hasattr(algorithm, "rule")
+    needs_density = algorithm.needs_density
     if needs_density or algorithm.head == "auto":
         fitted_to = fitting_rows(data, normalizer, algorithm.behavior.held_out)
         folder = behavior_folder or (directory / "behavior" if directory else None)
         behavior = fit_behavior(fitted_to, algorithm, folder, on_fit)
-        algorithm = dataclasses.replace(algorithm, head=behavior.head.kind)
+        algorithm = algorithm.settled(behavior.head.kind, behavior.held_out_log_prob)
         facts |= {
             "head": behavior.head.kind,
             "behavior_steps": behavior.steps,
@@ -148,12 +145,6 @@ def prepare(
             layout = layout._replace(behavior_dim=density.width(data.action_dim))
         else:
             layout = layout._replace(network=jax.device_put(behavior.net))
-        rule = algorithm.rule
-        if rule.epsilon == "auto":
-            epsilon = behavior.held_out_log_prob - rule.epsilon_margin
-            rule = dataclasses.replace(rule, epsilon=epsilon)
-            algorithm = dataclasses.replace(algorithm, rule=rule)
-        facts["epsilon"] = rule.epsilon
     rows_before = 0
 
     def packed(block: Transitions) -> np.ndarray:
@@ -195,11 +186,11 @@ def _on_disk(blocks: Iterator[np.ndarray], width: int, directory: Path | None) -
     return np.memmap(file, np.float32, "r").reshape(-1, width)
 
 
-def _reward_scale(data: Dataset) -> float:
+def _reward_scale(data: Dataset, return_range: float) -> float:
     spread = float(np.ptp(data.episode_returns))
     if spread <= 0:
         spread = float(np.abs(data.episode_returns).max())
-    return RETURN_RANGE / spread if spread > 0 else 1.0
+    return return_range / spread if spread > 0 else 1.0
 
 
 class FittingRows(NamedTuple):
@@ -246,7 +237,7 @@ def fit_behavior(
     key = jax.random.key(BEHAVIOR_SEED)
 
     def fit(config: BehaviorConfig, kind: str, state: FitState | None = None) -> Behavior:
-        head = Head.settled(kind, algorithm.log_std_min, algorithm.log_std_max)
+        head = algorithm.behavior_head(kind)
         start = fitting.init(config, head, key, *dims)
         family = make_density(config, head).family
         path = folder / f"{family}.npz" if folder else None
