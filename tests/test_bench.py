@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from acpo import cli
-from acpo.bench import speed, tasks
+from acpo.algorithms import ALGORITHMS
+from acpo.bench import methods, speed, tasks
 
 
 def test_flops_equal_a_count_by_hand() -> None:
@@ -29,6 +30,31 @@ def test_flops_equal_a_count_by_hand() -> None:
     critics = 2 * (forward(s + a, 1) + backward(s + a, 1))
     targets = 2 * forward(s + a, 1)
     assert speed.flops_per_update() == policy + value + critics + targets
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_products_of_any_method_are_found(name: str) -> None:
+    found = methods.products(methods.configured(name))
+    assert methods.flops(found) > 1e7
+    assert all(times in (1.0, 0.5) for times, _, _ in found)
+    # The policy's own layer, forward or among candidates.
+    assert any(left[-1] == right[-2] == 256 for _, left, right in found)
+
+
+def test_traced_products_are_those_counted_by_hand_and_those_of_layer_norm() -> None:
+    traced = methods.flops(methods.products(methods.configured("acpo")))
+    networks, layers, passes = 6, 2, 256 * 256
+    assert speed.flops_per_update() < traced
+    # At most four sums along rows as products, forward and back, in V and Q.
+    assert traced - speed.flops_per_update() <= 2 * passes * 4 * (networks + 1) * layers
+
+
+def test_every_second_update_counts_half() -> None:
+    found = methods.products(methods.configured("td3_bc"))
+    every = [product for product in found if product[0] == 1.0]
+    half = [product for product in found if product[0] == 0.5]
+    # Two critics forward and back, two targets and the target actor; then the actor and Q.
+    assert methods.flops(every) / methods.flops(half) == pytest.approx(9 / (0.5 * 5), rel=0.1)
 
 
 def test_every_limit_can_be_measured() -> None:

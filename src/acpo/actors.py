@@ -86,7 +86,81 @@ class BestOf(NamedTuple):
         return actions[np.arange(len(x)), q.argmax(axis=-1)]
 
 
-ACTORS: dict[str, Any] = {actor.__name__: actor for actor in (Mean, Deterministic, BestOf)}
+class Denoised(NamedTuple):
+    """Of SWG: z = (a, w) by T steps back from 0, each guided by the weight ŵ that z promises.
+
+    `acpo.algorithms.swg.SWG.act` without noise, its gradient worked out by hand: what precedes the
+    weight is two residual blocks h + up-and-down(normalised h), `blocks` holding up and down of
+    each in turn.
+    """
+
+    first: Any
+    """[a + 1 + s, n] from z and the state to the first block."""
+    times: Any
+    """[T, n] what step t adds to that."""
+    blocks: Network
+    head: Network
+    weight_head: Network
+    steps: Any
+    """[2, T] α_t and ᾱ_t."""
+    guidance: Any
+    """[3] ρ, and the range in which ŵ counts."""
+
+    @property
+    def action_dim(self) -> int:
+        return self.head.biases[-1].shape[-1]
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        scale, low, high = self.guidance
+        from_z, from_state = np.split(self.first, [self.action_dim + 1])
+        given = x @ from_state
+        z = np.zeros((*x.shape[:-1], self.action_dim + 1), x.dtype)
+        for t in reversed(range(len(self.times))):
+            alpha, sigma = self.steps[0, t], np.sqrt(1 - self.steps[1, t])
+            noise, slope = self._noise(given + z @ from_z + self.times[t])
+            # ∇ log ŵ, ŵ = (w − σ ε_w) / √α
+            weight = z[..., -1:] - sigma * noise[..., -1:]
+            gradient = -sigma * (slope @ from_z.T)
+            gradient[..., -1] += 1
+            kept = (low * np.sqrt(alpha) < weight) & (weight < high * np.sqrt(alpha))
+            gradient = np.where(kept, gradient / np.where(kept, weight, 1), 0)
+            noise = noise - scale * sigma * gradient
+            z = (z - (1 - alpha) / sigma * noise) / np.sqrt(alpha)
+            z = np.concatenate([z[..., :-1].clip(-1, 1), z[..., -1:].clip(low, high)], axis=-1)
+        return z[..., :-1]
+
+    def _noise(self, h: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """ε(h) of z, and the gradient of its last number by h."""
+        weights, biases = self.blocks
+        trace = []
+        for i in range(0, len(weights), 2):
+            deviation = np.sqrt(h.var(axis=-1, keepdims=True) + 1e-5)
+            normal = (h - h.mean(axis=-1, keepdims=True)) / deviation
+            y, slope = _swish(normal @ weights[i] + biases[i])
+            trace.append((deviation, normal, slope))
+            h = h + y @ weights[i + 1] + biases[i + 1]
+            if i == 2:
+                into, out = self.weight_head.weights
+                y, slope = _swish(h @ into + self.weight_head.biases[0])
+                weight_noise = y @ out + self.weight_head.biases[1]
+                gradient = (slope * out[:, 0]) @ into.T
+        for i in (2, 0):
+            deviation, normal, slope = trace[i // 2]
+            g = (slope * (gradient @ weights[i + 1].T)) @ weights[i].T
+            along = (g * normal).mean(axis=-1, keepdims=True)
+            gradient = gradient + (g - g.mean(axis=-1, keepdims=True) - along * normal) / deviation
+        return np.concatenate([self.head(_swish(h)[0]), weight_noise], axis=-1), gradient
+
+
+def _swish(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """x σ(x), and its slope."""
+    share = 0.5 * (1 + np.tanh(0.5 * x))
+    return x * share, share * (1 + x * (1 - share))
+
+
+ACTORS: dict[str, Any] = {
+    actor.__name__: actor for actor in (Mean, Deterministic, BestOf, Denoised)
+}
 
 
 def to_arrays(actor: Any) -> dict[str, np.ndarray]:

@@ -8,6 +8,7 @@ import sys
 COMMANDS = {
     "train": "train a policy on logged data, or on the built-in dataset",
     "tasks": "the benchmarks' tasks by name: sizes, reference scores, the paper's settings",
+    "algorithms": "the methods by name: their papers, what they constrain, their settings",
     "data": "list, inspect, check and convert datasets",
     "evaluate": "roll out a trained policy and report raw returns and the normalised score",
     "compare": "train several methods side by side and compare their scores",
@@ -30,7 +31,7 @@ acpo COMMAND --help tells more. Start with: acpo train --steps 25000
 
 
 def usage() -> str:
-    return USAGE.format(commands="\n".join(f"  {name:10}{what}" for name, what in COMMANDS.items()))
+    return USAGE.format(commands="\n".join(f"  {name:12}{what}" for name, what in COMMANDS.items()))
 
 
 def main(arguments: list[str] | None = None) -> int:

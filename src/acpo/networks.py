@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, NamedTuple
@@ -20,19 +20,34 @@ LOG_2PI = float(np.log(2.0 * np.pi))
 SQUASH_MARGIN = 1e-6
 
 
+def mish(x: Array) -> Array:
+    """x tanh(log(1 + e^x)), by one exponential: tanh(log(1 + e)) = n / (n + 2), n = e (e + 2)."""
+    e = jnp.exp(jnp.minimum(x, 20.0))  # from there on the factor is 1 in float32
+    n = e * (e + 2.0)
+    return x * (n / (n + 2.0))
+
+
 class MLP(eqx.Module):
     """ReLU layers over a leading batch axis: x ↦ W_L relu(… relu(W_1 x + b_1) …) + b_L.
 
     Weights are stored (in, out) so that a batch is one matrix product per layer.
-    `layer_norm` normalises each hidden layer before its ReLU, without learned scale.
+    `layer_norm` normalises each hidden layer before its ReLU, without learned scale; `activation`
+    stands in for the ReLU.
     """
 
     weights: tuple[Array, ...]
     biases: tuple[Array, ...]
     layer_norm: bool = eqx.field(static=True, default=False)
+    activation: Callable[[Array], Array] = eqx.field(static=True, default=jax.nn.relu)
 
     @classmethod
-    def create(cls, key: Array, sizes: Sequence[int], layer_norm: bool = False) -> MLP:
+    def create(
+        cls,
+        key: Array,
+        sizes: Sequence[int],
+        layer_norm: bool = False,
+        activation: Callable[[Array], Array] = jax.nn.relu,
+    ) -> MLP:
         """Draw weights and biases uniformly within ±1/√fan_in, as the field's codes do.
 
         numpy draws them, seeded by the key: JAX would compile one program per shape, which took
@@ -46,18 +61,21 @@ class MLP(eqx.Module):
 
         layers = [(draw(i, i, o), draw(i, o)) for i, o in pairwise(sizes)]
         weights, biases = zip(*layers, strict=True)
-        return cls(weights, biases, layer_norm)
+        return cls(weights, biases, layer_norm, activation)
 
-    def __call__(self, x: Array) -> Array:
-        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
+    def __call__(self, x: Array, dropout: float = 0.0, key: Array | None = None) -> Array:
+        """Given a key, `dropout` zeroes that share of each hidden layer and scales the rest up."""
+        for i, (weight, bias) in enumerate(zip(self.weights[:-1], self.biases[:-1], strict=True)):
             x = x @ weight + bias
             if self.layer_norm:
-                x = _normalize(x)
-            x = jax.nn.relu(x)
+                x = normalize(x)
+            x = self.activation(x)
+            if dropout > 0.0 and key is not None:
+                x = _drop(x, dropout, jax.random.fold_in(key, i))
         return x @ self.weights[-1] + self.biases[-1]
 
 
-def _normalize(x: Array) -> Array:
+def normalize(x: Array) -> Array:
     """Each row less its mean, over its deviation.
 
     The means are products with a column of 1/n, which XLA computes faster on a CPU than sums
@@ -66,6 +84,11 @@ def _normalize(x: Array) -> Array:
     average = jnp.full((x.shape[-1], 1), 1.0 / x.shape[-1], x.dtype)
     x = x - x @ average
     return x * jax.lax.rsqrt((x * x) @ average + 1e-5)
+
+
+def _drop(x: Array, rate: float, key: Array) -> Array:
+    keep = jax.random.bernoulli(key, 1.0 - rate, x.shape)
+    return jnp.where(keep, x / (1.0 - rate), 0.0)
 
 
 class TwinQ(eqx.Module):
@@ -78,9 +101,18 @@ class TwinQ(eqx.Module):
     q2: MLP
 
     @classmethod
-    def create(cls, key: Array, sizes: Sequence[int], layer_norm: bool = False) -> TwinQ:
+    def create(
+        cls,
+        key: Array,
+        sizes: Sequence[int],
+        layer_norm: bool = False,
+        activation: Callable[[Array], Array] = jax.nn.relu,
+    ) -> TwinQ:
         key1, key2 = jax.random.split(key)
-        return cls(MLP.create(key1, sizes, layer_norm), MLP.create(key2, sizes, layer_norm))
+        return cls(
+            MLP.create(key1, sizes, layer_norm, activation),
+            MLP.create(key2, sizes, layer_norm, activation),
+        )
 
     def __call__(self, observation: Array, action: Array) -> Array:
         x = jnp.concatenate([observation, action], axis=-1)
@@ -94,7 +126,8 @@ class Gaussian(NamedTuple):
     log_std: Array
 
 
-def _normal_log_prob(x: Array, p: Gaussian) -> Array:
+def normal_log_prob(x: Array, p: Gaussian) -> Array:
+    """log N(x; m, σ²), summed over the last axis."""
     z = (x - p.mean) * jnp.exp(-p.log_std)
     return jnp.sum(-0.5 * z**2 - p.log_std - 0.5 * LOG_2PI, axis=-1)
 
@@ -134,20 +167,31 @@ class Head:
         u = p.mean + jnp.exp(p.log_std) * noise
         return jnp.clip(u, -1.0, 1.0) if self.kind == "plain" else jnp.tanh(u)
 
-    def sample_with_log_prob(self, p: Gaussian, noise: Array) -> tuple[Array, Array]:
-        """A sample and log π(a|s), exact for squashed samples however close to the bounds."""
+    def sample_with_log_prob(
+        self, p: Gaussian, noise: Array, unsquashed: bool = False
+    ) -> tuple[Array, Array]:
+        """A sample and log π(a|s), exact for squashed samples however close to the bounds.
+
+        `unsquashed`: the density of u instead, where a = tanh(u).
+        """
         if self.kind == "plain":
             action = self.sample(p, noise)
-            return action, _normal_log_prob(action, p)
+            return action, normal_log_prob(action, p)
         u = p.mean + jnp.exp(p.log_std) * noise
-        return jnp.tanh(u), _normal_log_prob(u, p) - _log_tanh_slope(u)
+        log_prob = normal_log_prob(u, p)
+        return jnp.tanh(u), log_prob if unsquashed else log_prob - _log_tanh_slope(u)
 
     def log_prob(self, p: Gaussian, action: Array) -> Array:
         """log π(a|s) of a given action."""
+        u = self.unsquash(action)
+        log_prob = normal_log_prob(u, p)
+        return log_prob if self.kind == "plain" else log_prob - _log_tanh_slope(u)
+
+    def unsquash(self, action: Array) -> Array:
+        """What the Gaussian is a density of: a itself, or u where a = tanh(u)."""
         if self.kind == "plain":
-            return _normal_log_prob(action, p)
-        u = jnp.arctanh(jnp.clip(action, -1.0 + SQUASH_MARGIN, 1.0 - SQUASH_MARGIN))
-        return _normal_log_prob(u, p) - _log_tanh_slope(u)
+            return action
+        return jnp.arctanh(jnp.clip(action, -1.0 + SQUASH_MARGIN, 1.0 - SQUASH_MARGIN))
 
 
 def _log_tanh_slope(u: Array) -> Array:

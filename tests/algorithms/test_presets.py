@@ -50,8 +50,9 @@ def test_every_preset_is_a_row_of_the_papers_tables() -> None:
     assert set(PRESETS) == set(EPSILON)
 
 
-def test_the_five_methods_are_known_by_name() -> None:
-    assert set(ALGORITHMS) == {"acpo", "awac", "inac", "wbc", "bc"}
+def test_the_methods_are_known_by_name() -> None:
+    theirs = {"td3_bc", "iql", "eql", "spot", "bcq", "cql", "mcq", "edac", "dtql", "swg"}
+    assert set(ALGORITHMS) == {"acpo", "awac", "inac", "wbc", "bc"} | theirs
     for name in ("acpo", "awac", "inac", "wbc"):
         assert isinstance(make_algorithm(name), ACPO)
     assert isinstance(make_algorithm("bc"), BC)
@@ -83,6 +84,8 @@ def test_where_the_paper_is_silent_its_presets_take_the_plainest_choice(preset: 
         assert algorithm.head == "plain"
         assert algorithm.layer_norm is False
         assert algorithm.reward_scale == 1.0
+        assert algorithm.relative is False
+        assert algorithm.advantage_std is None
         assert algorithm.normalize_observations is False
     cloning = make_algorithm("bc", preset)
     assert (cloning.head, cloning.normalize_observations) == ("plain", False)

@@ -10,6 +10,16 @@ from acpo import cci
 from acpo.algorithms.acpo import ACPO
 from acpo.algorithms.base import About
 from acpo.algorithms.bc import BC
+from acpo.algorithms.bcq import BCQ
+from acpo.algorithms.cql import CQL
+from acpo.algorithms.dtql import DTQL
+from acpo.algorithms.edac import EDAC
+from acpo.algorithms.eql import EQL
+from acpo.algorithms.iql import IQL
+from acpo.algorithms.mcq import MCQ
+from acpo.algorithms.spot import SPOT
+from acpo.algorithms.swg import SWG
+from acpo.algorithms.td3_bc import TD3BC
 from acpo.behavior.config import BehaviorConfig
 from acpo.errors import UserError
 from acpo.tasks import PRESETS, TASKS, Preset, find_task
@@ -21,6 +31,16 @@ ALGORITHMS: dict[str, Any] = {
     "inac": ACPO(rule=cci.fixed(0.0)),
     "wbc": ACPO(rule=cci.fixed(100.0)),
     "bc": BC(),
+    "td3_bc": TD3BC(),
+    "iql": IQL(),
+    "eql": EQL(),
+    "spot": SPOT(),
+    "bcq": BCQ(),
+    "cql": CQL(),
+    "mcq": MCQ(),
+    "edac": EDAC(),
+    "dtql": DTQL(),
+    "swg": SWG(),
 }
 _FIXED = {
     "awac": (
@@ -124,7 +144,15 @@ def _as_the_paper(algorithm: Any, row: Preset) -> Any:
     # Fixed rules keep their λ; the dual one gets the paper's ε and a slack without bound.
     rule = replace(algorithm.rule, epsilon=row.epsilon, slack_max=None)
     return replace(
-        algorithm, alpha=row.alpha, rule=rule, tau=5e-3, layer_norm=False, reward_scale=1.0
+        algorithm,
+        alpha=row.alpha,
+        rule=rule,
+        tau=5e-3,
+        layer_norm=False,
+        reward_scale=1.0,
+        relative=False,
+        advantage_std=None,
+        caution=0.0,
     )
 
 

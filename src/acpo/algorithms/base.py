@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
 
+from acpo.errors import UserError
 from acpo.networks import Head, HeadKind
 
 Metrics = dict[str, Array]
@@ -30,7 +33,8 @@ class Batch(NamedTuple):
 
     `terminals` is 1.0 only where the environment truly ended; a time limit is 0.0. `log_beta` is
     log πβ(a|s), and `behavior` what πβ is known by: per row the parameters of πβ(·|s), or for all
-    rows its weights where no parameters can stand for them. None for algorithms without πβ.
+    rows its weights where no parameters can stand for them. `log_beta_mean` is the mean of log πβ
+    under πβ(·|s) where `log_beta` counts from it, else 0. None for algorithms without πβ.
     """
 
     observations: Array
@@ -40,6 +44,7 @@ class Batch(NamedTuple):
     terminals: Array
     behavior: Any = None
     log_beta: Any = None
+    log_beta_mean: Any = None
 
 
 class About(NamedTuple):
@@ -56,6 +61,23 @@ class About(NamedTuple):
     """Where its settings are from."""
 
 
+class Limit(NamedTuple):
+    """What a field may be, and that in words."""
+
+    allows: Callable[[Any], bool]
+    words: str
+
+
+ABOVE_0 = Limit(lambda x: x > 0, "above 0")
+NOT_NEGATIVE = Limit(lambda x: x >= 0, "0 or more")
+COUNT = Limit(lambda x: x >= 1, "at least 1")
+UNIT = Limit(lambda x: 0 <= x <= 1, "between 0 and 1")
+INSIDE = Limit(lambda x: 0 < x < 1, "between 0 and 1")
+SHARE = Limit(lambda x: 0 <= x < 1, "at least 0 and below 1")
+STEP = Limit(lambda x: 0 < x <= 1, "above 0 and at most 1")
+LAYERS = Limit(lambda x: x and min(x) >= 1, "one or more layers of at least 1 unit")
+
+
 class Algorithm:
     """What the loop and the command line ask of any method, beside its losses and its update."""
 
@@ -67,6 +89,24 @@ class Algorithm:
     """Whether πβ is fitted beforehand, by the field `behavior`, and handed over in the batch."""
     return_range: ClassVar[float] = 1000.0
     """The range of episode returns to which `reward_scale` None scales them."""
+
+    limits: ClassVar[dict[str, Limit]] = {
+        "gamma": UNIT,
+        "tau": STEP,
+        "learning_rate": ABOVE_0,
+        "batch_size": COUNT,
+        "hidden": LAYERS,
+        "reward_scale": Limit(lambda x: x != 0, "other than 0"),
+    }
+
+    def __post_init__(self) -> None:
+        """Refuse what the method cannot train with."""
+        for name, (allows, words) in self.limits.items():
+            value = getattr(self, name, None)
+            if value is not None and not allows(value):
+                shown = " ".join(map(str, value)) if isinstance(value, tuple) else f"{value:g}"
+                flag = name.replace("_", "-")
+                raise UserError(f"--{flag} is {shown or 'empty'}; it must be {words}.")
 
     @property
     def reward_scale(self) -> float | None:
@@ -82,9 +122,14 @@ class Algorithm:
         """The head of a Gaussian πβ, of a kind that the data may have chosen."""
         return Head("plain" if kind == "deterministic" else kind)  # type: ignore[arg-type]
 
-    def settled(self, head: HeadKind, log_beta: float) -> Self:
-        """Itself, with what was left open until πβ was known: its head, and its held-out mean
-        of log πβ."""
+    @property
+    def relative(self) -> bool:
+        """Whether log πβ is handed over less its mean under πβ(·|s)."""
+        return False
+
+    def settled(self, head: HeadKind, log_beta: np.ndarray) -> Self:
+        """Itself, with what was left open until πβ was known: its head, and log πβ of held-out
+        actions."""
         return self
 
 
@@ -146,7 +191,7 @@ class Schedule(NamedTuple):
 
 
 def adam_step(
-    parameters: T, gradient: T, state: optax.OptState, rate: Array
+    parameters: T, gradient: T, state: optax.OptState, rate: Array | float
 ) -> tuple[T, optax.OptState]:
     """One Adam step at a rate given from outside."""
     direction, state = optax.scale_by_adam().update(gradient, state)

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
 
@@ -59,6 +60,7 @@ class BC(Algorithm):
     """How the two heads are compared where head is auto."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.behavior.model != "gaussian":
             raise UserError(
                 f"--behavior {self.behavior.model} has no use in bc, which asks for no density; "
@@ -72,7 +74,7 @@ class BC(Algorithm):
     def behavior_head(self, kind: str) -> Head:
         return Head.settled(kind, self.log_std_min, self.log_std_max)
 
-    def settled(self, head: HeadKind, log_beta: float) -> Self:
+    def settled(self, head: HeadKind, log_beta: np.ndarray) -> Self:
         return replace(self, head=head)
 
     def init(self, key: Array, spec: Spec) -> BCState:

@@ -1,4 +1,4 @@
-"""Updates per second of d3rlpy's AWAC at our sizes; run as a script in a process of its own.
+"""Updates per second of d3rlpy's methods at our sizes; run as a module in a process of its own.
 
 Measured without d3rlpy's logging and progress bar: sampling a batch and updating on it, no more.
 """
@@ -6,43 +6,58 @@ Measured without d3rlpy's logging and progress bar: sampling a batch and updatin
 from __future__ import annotations
 
 import sys
-import time
+from typing import Any
+
+from acpo.bench.speed import ACTION_DIM, BATCH, OBSERVATION_DIM, confine, repeat
 
 
-def measure(threads: int, seconds: float, sizes: tuple[int, int, int]) -> float:
+def configured(name: str) -> Any:
+    """d3rlpy's method of that name; its default encoders are 256-256 with ReLU, as ours."""
+    from d3rlpy import algos
+    from d3rlpy.models import VectorEncoderFactory
+
+    if name == "bcq":  # its VAE as wide as the authors' and ours
+        wide = VectorEncoderFactory([750, 750])
+        return algos.BCQConfig(batch_size=BATCH, imitator_encoder_factory=wide)
+    kinds = {
+        "awac": algos.AWACConfig,
+        "td3_bc": algos.TD3PlusBCConfig,
+        "iql": algos.IQLConfig,
+        "cql": algos.CQLConfig,
+    }
+    return kinds[name](batch_size=BATCH)
+
+
+def measure(name: str, threads: int, seconds: float) -> float:
     import d3rlpy
     import numpy as np
     import torch
 
     torch.set_num_threads(threads)
-    observation_dim, action_dim, batch = sizes
     rows, episode = 100_000, 1_000
     rng = np.random.default_rng(0)
     ends = np.zeros(rows, dtype=bool)
     ends[episode - 1 :: episode] = True
     dataset = d3rlpy.dataset.MDPDataset(
-        observations=rng.standard_normal((rows, observation_dim)).astype(np.float32),
-        actions=rng.uniform(-1, 1, (rows, action_dim)).astype(np.float32),
+        observations=rng.standard_normal((rows, OBSERVATION_DIM)).astype(np.float32),
+        actions=rng.uniform(-1, 1, (rows, ACTION_DIM)).astype(np.float32),
         rewards=rng.standard_normal(rows).astype(np.float32),
         terminals=ends,
         action_space=d3rlpy.ActionSpace.CONTINUOUS,
     )
-    # Its default encoder is 256-256 with ReLU, as ours.
-    awac = d3rlpy.algos.AWACConfig(batch_size=batch).create(device="cpu")
-    awac.build_with_dataset(dataset)
-    for _ in range(20):
-        awac.update(dataset.sample_transition_batch(batch))
-    done, start = 0, time.perf_counter()
-    while time.perf_counter() - start < seconds:
-        awac.update(dataset.sample_transition_batch(batch))
-        done += 1
-    return done / (time.perf_counter() - start)
+    algorithm = configured(name).create(device="cpu")
+    algorithm.build_with_dataset(dataset)
+
+    def call() -> int:
+        for _ in range(10):
+            algorithm.update(dataset.sample_transition_batch(BATCH))
+        return 10
+
+    call()
+    return repeat(call, seconds)
 
 
 if __name__ == "__main__":
-    from acpo.bench.speed import confine
-
-    threads, seconds, *sizes = (float(word) for word in sys.argv[1:])
+    _, name, threads, seconds = sys.argv[1:]
     confine(int(threads))
-    shape = (int(sizes[0]), int(sizes[1]), int(sizes[2]))
-    print(measure(int(threads), seconds, shape))
+    print(measure(name, int(threads), float(seconds)))

@@ -13,14 +13,12 @@ import sys
 import time
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 OBSERVATION_DIM, ACTION_DIM = 11, 3  # Hopper's
 HIDDEN, BATCH = (256, 256), 256
 ROWS = 100_000
 FIVE = 5
-PEER_SCRIPT = Path(__file__).with_name("peer_d3rlpy.py")
 
 
 def products() -> list[tuple[int, int, int]]:
@@ -54,7 +52,7 @@ def flops_per_update() -> int:
     return sum(2 * m * k * n for m, k, n in products())
 
 
-def _repeat(call: Callable[[], int], seconds: float) -> float:
+def repeat(call: Callable[[], int], seconds: float) -> float:
     """Updates per second of `call`, which says how many it did; one call warms up."""
     call()
     done, start = 0, time.perf_counter()
@@ -64,19 +62,25 @@ def _repeat(call: Callable[[], int], seconds: float) -> float:
 
 
 def ours(seeds: int, seconds: float) -> float:
-    """Updates per second of the training loop's own compiled chunk, all seeds added up."""
-    import jax
-    import jax.numpy as jnp
-    import numpy as np
-
+    """Updates per second of ACPO, all seeds added up."""
     from acpo.algorithms.acpo import ACPO
-    from acpo.algorithms.base import Spec
     from acpo.cci import dual
-    from acpo.training import program
     from acpo.training.prepare import Layout
 
     algorithm = ACPO(rule=dual(-1.0), head="squashed", batch_size=BATCH, hidden=HIDDEN)
     layout = Layout(OBSERVATION_DIM, ACTION_DIM, 2 * ACTION_DIM)
+    return updates_per_second(algorithm, layout, seeds, seconds)
+
+
+def updates_per_second(algorithm: Any, layout: Any, seeds: int, seconds: float) -> float:
+    """The rate of the training loop's own compiled chunk, all seeds added up."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from acpo.algorithms.base import Spec
+    from acpo.training import program
+
     rng = np.random.default_rng(0)
     rows = jnp.asarray(rng.uniform(-1, 1, (ROWS, layout.width)).astype(np.float32))
     spec = Spec(OBSERVATION_DIM, ACTION_DIM, 1_000_000)
@@ -90,7 +94,7 @@ def ours(seeds: int, seconds: float) -> float:
         jax.block_until_ready(metrics)
         return length * seeds
 
-    return _repeat(call, seconds)
+    return repeat(call, seconds)
 
 
 def limit_numpy(seconds: float) -> float:
@@ -108,7 +112,7 @@ def limit_numpy(seconds: float) -> float:
                 arrays[m, k] @ arrays[k, n]
         return 20
 
-    return _repeat(call, seconds)
+    return repeat(call, seconds)
 
 
 def limit_xla(seconds: float) -> float:
@@ -132,7 +136,7 @@ def limit_xla(seconds: float) -> float:
         run(operands).block_until_ready()
         return length
 
-    return _repeat(call, seconds)
+    return repeat(call, seconds)
 
 
 WORKERS: dict[str, Callable[[float], float]] = {
@@ -147,13 +151,15 @@ PEER = "peer"
 def _measure(what: str, threads: int, seconds: float) -> float | None:
     """Run one measurement in a fresh process on `threads` CPUs; None if it could not run."""
     if what == PEER:
-        sizes = [str(size) for size in (OBSERVATION_DIM, ACTION_DIM, BATCH)]
-        command = [sys.executable, str(PEER_SCRIPT), str(threads), str(seconds), *sizes]
-    else:
-        command = [sys.executable, "-m", "acpo.bench.speed", what, str(threads), str(seconds)]
+        return in_a_process("acpo.bench.peer_d3rlpy", [PEER, "awac"], threads, seconds)
+    return in_a_process("acpo.bench.speed", [what], threads, seconds)
+
+
+def in_a_process(module: str, words: list[str], threads: int, seconds: float) -> float | None:
+    """The number that `python -m module WORDS threads seconds` prints; None if it fails."""
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     done = subprocess.run(
-        command,
+        [sys.executable, "-m", module, *words, str(threads), str(seconds)],
         capture_output=True,
         text=True,
         check=False,

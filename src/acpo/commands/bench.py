@@ -11,14 +11,20 @@ from typing import Any
 import tyro
 
 from acpo.bench import speed
+from acpo.data.download import home
 from acpo.errors import UserError
-from acpo.files import write_json
+from acpo.files import read_json, write_json
 
 
 @dataclass(frozen=True)
 class SpeedArguments:
-    """Updates per second of ACPO, of d3rlpy's AWAC, and of the matrix products alone."""
+    """Updates per second of ACPO, of d3rlpy's AWAC, and of the matrix products alone.
 
+    With --algorithm, of other methods instead, beside d3rlpy's where it has them.
+    """
+
+    algorithm: str = "acpo"
+    """acpo; all; or methods of acpo algorithms, separated by commas."""
     json: Path | None = None
     """Also write the numbers to this file."""
     rounds: int = 3
@@ -116,6 +122,8 @@ def _speed(words: list[str]) -> int:
     if arguments.rounds < 1 or arguments.seconds <= 0:
         raise UserError("--rounds and --seconds must be positive.")
     peer = importlib.util.find_spec("d3rlpy") is not None
+    if arguments.algorithm != "acpo":
+        return _methods(arguments, peer)
     found = speed.measure(arguments.rounds, arguments.seconds, peer, print)
     rates, peers = found["updates_per_s"], found["peer_updates_per_s"]
     print(f"\nACPO                  {_rates(rates)}")
@@ -132,6 +140,36 @@ def _speed(words: list[str]) -> int:
     print(f"five vmapped seeds    {found['five_seeds_updates_per_s']:.0f} updates/s in all")
     if arguments.json:
         write_json(arguments.json, found)
+        print(f"written to {arguments.json}")
+    return 0
+
+
+def _methods(arguments: SpeedArguments, peer: bool) -> int:
+    from acpo.algorithms import ALGORITHMS, make_algorithm
+    from acpo.bench import methods
+
+    names = list(ALGORITHMS)
+    if arguments.algorithm != "all":
+        names = [name.strip() for name in arguments.algorithm.split(",")]
+        for name in names:
+            make_algorithm(name)
+    found = methods.measure(names, arguments.rounds, arguments.seconds, peer, print)
+    print(f"\n{'':10}{'updates/s':>10}{'GFLOP':>8}{'of limit':>10}{'d3rlpy':>9}{'ratio':>7}")
+    for name, row in found.items():
+        share = row["share_of_limit"]
+        print(
+            f"{name:10}{_steps(row['updates_per_s']):>10}{row['flops_per_update'] / 1e9:>8.2f}"
+            f"{f'{100 * share:.0f} %' if share else '':>10}{_steps(row['peer_updates_per_s']):>9}"
+            f"{_steps(row['ratio_to_peer']):>7}"
+        )
+    if not peer:
+        print("\nd3rlpy is not installed: pip install 'acpo[bench]', or make bench")
+    speed_file = home() / "speed.json"
+    rates = {name: row["updates_per_s"] for name, row in found.items() if row["updates_per_s"]}
+    known = read_json(speed_file) if speed_file.exists() else {}
+    write_json(speed_file, {**known, **rates})  # acpo algorithms shows them
+    if arguments.json:
+        write_json(arguments.json, {"threads": 2, "rounds": arguments.rounds, "methods": found})
         print(f"written to {arguments.json}")
     return 0
 
