@@ -33,7 +33,7 @@ def test_a_store_trains_the_same_run_as_memory(
     fed = acpo.train(stored, tiny_acpo(), **settings, memory_gb=0, out=tmp_path / "run")
     assert not list((tmp_path / "run").glob("rows*"))
     for one, other in zip(held.policies, fed.policies, strict=True):
-        for a, b in zip(one.weights, other.weights, strict=True):
+        for a, b in zip(one.actor.network.weights, other.actor.network.weights, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 

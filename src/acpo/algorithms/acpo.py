@@ -11,14 +11,19 @@ from typing import ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
 
 from acpo import cci
 from acpo.algorithms.base import (
+    ABOVE_0,
+    NOT_NEGATIVE,
+    STEP,
     About,
     Algorithm,
     Batch,
+    Limit,
     Metrics,
     Schedule,
     Spec,
@@ -28,7 +33,7 @@ from acpo.algorithms.base import (
 from acpo.behavior.config import BehaviorConfig
 from acpo.behavior.density import Density, Exact
 from acpo.behavior.models import make_density
-from acpo.networks import MLP, Head, HeadKind, TwinQ
+from acpo.networks import MLP, Gaussian, Head, HeadKind, TwinQ
 
 
 class Trained(NamedTuple):
@@ -67,6 +72,13 @@ class ACPO(Algorithm):
     )
     needs_density: ClassVar[bool] = True
     return_range: ClassVar[float] = 300.0
+    limits: ClassVar[dict[str, Limit]] = {
+        **Algorithm.limits,
+        "alpha": ABOVE_0,
+        "advantage_std": ABOVE_0,
+        "caution": NOT_NEGATIVE,
+        "actor_average": STEP,
+    }
 
     alpha: float = 0.1
     """α, the temperature: scale of A in the weight, and the price of entropy in V's target."""
@@ -95,6 +107,16 @@ class ACPO(Algorithm):
     """Upper bound of log σ."""
     log_prob_clip: float = 20.0
     """|log π| is clipped here, for πθ in V's target and for πβ in the dual step and the weight."""
+    relative: bool = True
+    """Count log πβ and log πθ from the mean of log πβ under πβ(·|s) itself, and a Gaussian's before
+    it is squashed: then neither an action's units matter nor how narrow πβ is at a state. False:
+    as printed."""
+    advantage_std: float | None = 3.0
+    """A enters the weight as this many α per deviation of A over the batch, less its mean, so that
+    the weights are as sharp whatever the rewards are. None: as it is."""
+    caution: float = 1.0
+    """Under the dual rule A counts exp(−caution · (ε − E[log πβ])₊): a policy that is not, or no
+    longer, where it is allowed to be clones before it climbs. 0: it always climbs."""
     log_weight_max: float = 4.6
     """Upper clip of the weight's exponent (4.6: weights up to 100)."""
     value_target: Literal["target", "online"] = "target"
@@ -127,11 +149,12 @@ class ACPO(Algorithm):
     def behavior_head(self, kind: str) -> Head:
         return Head.settled(kind, self.log_std_min, self.log_std_max)
 
-    def settled(self, head: HeadKind, log_beta: float) -> Self:
+    def settled(self, head: HeadKind, log_beta: np.ndarray) -> Self:
         """Its head, and ε where that is auto: the held-out mean of log πβ less a margin."""
         rule = self.rule
         if rule.epsilon == "auto":
-            rule = replace(rule, epsilon=log_beta - rule.epsilon_margin)
+            mean = float(np.clip(log_beta, -self.log_prob_clip, self.log_prob_clip).mean())
+            rule = replace(rule, epsilon=mean - rule.epsilon_margin)
         return replace(self, head=head, rule=rule)
 
     def init(self, key: Array, spec: Spec) -> ACPOState:
@@ -177,11 +200,30 @@ class ACPO(Algorithm):
         """
         density = self.density
         if isinstance(density, Exact):
-            return density.log_prob_given(batch.behavior, actions)
+            ask = density.constraint_given if self.relative else density.log_prob_given
+            return ask(batch.behavior, actions) - batch.log_beta_mean
         some = slice(None, None, int(self.behavior.own("every")))
         # The key itself draws the actions.
         key = jax.random.fold_in(key, 1)
-        return density.log_prob(batch.behavior, batch.observations[some], actions[some], key)
+        log_beta = density.log_prob(batch.behavior, batch.observations[some], actions[some], key)
+        return log_beta - batch.log_beta_mean[some]
+
+    def sample(self, policy: Gaussian, batch: Batch, noise: Array) -> tuple[Array, Array]:
+        """a ~ πθ(·|s) and log πθ(a|s), counted as log πβ is."""
+        unsquashed = self.relative and self.density.unsquashed
+        actions, log_pi = self.policy_head.sample_with_log_prob(policy, noise, unsquashed)
+        return actions, log_pi - batch.log_beta_mean
+
+    def scaled(self, advantage: Array, log_beta: Array) -> Array:
+        """A as it enters the weight: κ α (A − mean A) / std A over the batch, and less of it the
+        further the policy's own actions, of this log πβ, violate the constraint."""
+        if self.advantage_std is not None:
+            deviation = jnp.maximum(advantage.std(), 1e-6)
+            advantage = self.advantage_std * self.alpha * (advantage - advantage.mean()) / deviation
+        if self.rule.lam_rate > 0 and self.caution > 0:
+            violation = jnp.maximum(self.epsilon - self.clip(log_beta).mean(), 0.0)
+            advantage = jnp.exp(-self.caution * violation) * advantage
+        return advantage
 
     # --- losses ---------------------------------------------------------------------------------
 
@@ -225,7 +267,7 @@ class ACPO(Algorithm):
 
         def total_loss(trained: Trained) -> tuple[Array, tuple[Array, Metrics]]:
             policy = head.parameters(trained.actor(batch.observations))
-            actions, log_pi = jax.lax.stop_gradient(head.sample_with_log_prob(policy, noise))
+            actions, log_pi = jax.lax.stop_gradient(self.sample(policy, batch, noise))
             log_beta = self.clip(self.behavior_log_prob(batch, actions, key))
             lam = state.lam
             if self.rule.lam_rate > 0:
@@ -245,7 +287,10 @@ class ACPO(Algorithm):
                 q, batch.rewards, batch.terminals, next_v
             )
             policy_loss, policy_metrics = self.policy_loss(
-                head.log_prob(policy, batch.actions), advantage, batch.log_beta, lam
+                head.log_prob(policy, batch.actions),
+                self.scaled(advantage, log_beta),
+                batch.log_beta,
+                lam,
             )
             metrics = {
                 **value_metrics,
@@ -274,12 +319,14 @@ class ACPO(Algorithm):
         actor, value, critic = state.trained
         policy = head.parameters(actor(batch.observations))
         noise = jax.random.normal(key, batch.actions.shape)
-        actions, log_pi = head.sample_with_log_prob(policy, noise)
+        actions, log_pi = self.sample(policy, batch, noise)
         log_beta = self.behavior_log_prob(batch, actions, key)
         v = value(batch.observations)[..., 0]
         q = critic(batch.observations, batch.actions)
         advantage = q.min(axis=0) - v
-        exponent = cci.log_weight(advantage, self.clip(batch.log_beta), state.lam, self.alpha)
+        exponent = cci.log_weight(
+            self.scaled(advantage, log_beta), self.clip(batch.log_beta), state.lam, self.alpha
+        )
         weight = jnp.exp(jnp.minimum(exponent, self.log_weight_max))
         metrics = {
             "weights/clipped": jnp.mean(exponent > self.log_weight_max),
@@ -290,7 +337,7 @@ class ACPO(Algorithm):
             "critic/q_min": q.min(),
             "critic/q_max": q.max(),
             "critic/disagreement": jnp.abs(q[0] - q[1]).mean(),
-            "policy/entropy": -log_pi.mean(),
+            "policy/entropy": -jnp.mean(log_pi + batch.log_beta_mean),
             "policy/log_std": policy.log_std.mean(),
             "policy/log_prob_data": head.log_prob(policy, batch.actions).mean(),
             "dial/clipped": jnp.mean(jnp.abs(log_beta) > self.log_prob_clip),

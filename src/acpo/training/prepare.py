@@ -31,6 +31,7 @@ from acpo.storage import load_tree
 BEHAVIOR_SEED = 0
 HEAD_TRIAL_STEPS = 1_000
 MAX_FIT_ROWS = 1_000_000
+MAX_HELD_ROWS = 20_000
 
 
 class Normalizer(NamedTuple):
@@ -72,8 +73,8 @@ class Layout(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Columns of a packed row: s, s', a, r, terminal, and πβ's parameters with log πβ."""
-        density = self.behavior_dim + 1 if self.has_density else 0
+        """Columns of a packed row: s, s', a, r, terminal; πβ's parameters, log πβ and its mean."""
+        density = self.behavior_dim + 2 if self.has_density else 0
         return 2 * self.observation_dim + self.action_dim + 2 + density
 
     def unpack(self, rows: Array) -> Batch:
@@ -87,7 +88,11 @@ class Layout(NamedTuple):
             rewards[..., 0],
             following,
             terminals[..., 0],
-            *((behavior if b else network, log_beta[..., 0]) if self.has_density else ()),
+            *(
+                (behavior if b else network, log_beta[..., 0], log_beta[..., 1])
+                if self.has_density
+                else ()
+            ),
         )
 
 
@@ -133,7 +138,10 @@ def prepare(
         fitted_to = fitting_rows(data, normalizer, algorithm.behavior.held_out)
         folder = behavior_folder or (directory / "behavior" if directory else None)
         behavior = fit_behavior(fitted_to, algorithm, folder, on_fit)
-        algorithm = algorithm.settled(behavior.head.kind, behavior.held_out_log_prob)
+        held = fitted_to.held_rows[:MAX_HELD_ROWS]
+        held_out = fitted_to.observations[held], fitted_to.actions[held]
+        log_beta = behavior.annotate(*held_out, relative=algorithm.relative)[:, -2]
+        algorithm = algorithm.settled(behavior.head.kind, log_beta)
         facts |= {
             "head": behavior.head.kind,
             "behavior_steps": behavior.steps,
@@ -158,7 +166,9 @@ def prepare(
             block.terminals[:, None],
         ]
         if needs_density:
-            columns.append(behavior.annotate(observations, block.actions, rows_before))
+            columns.append(
+                behavior.annotate(observations, block.actions, rows_before, algorithm.relative)
+            )
             rows_before += len(observations)
         return np.concatenate(columns, axis=1, dtype=np.float32)
 
