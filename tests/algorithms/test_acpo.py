@@ -46,7 +46,7 @@ def make(**changes: Any) -> ACPO:
         "actor_average": 1.0,
         "relative": False,
         "advantage_std": None,
-        "caution": 0.0,
+        "tolerance": None,
     }
     return ACPO(**{**fields, **changes})
 
@@ -195,7 +195,8 @@ def reference_update(
     if config.advantage_std is not None:
         advantage = (advantage - advantage.mean()) / advantage.std()
         advantage *= config.advantage_std * config.alpha
-    advantage *= np.exp(-config.caution * max(config.epsilon - constraint, 0.0))
+    if config.tolerance is not None:
+        advantage *= np.exp(-max(config.epsilon - constraint - config.tolerance, 0.0))
     log_beta = clip(b.log_beta)
     exponent = (advantage + (lam - config.alpha) * log_beta) / config.alpha
     weight = np.exp(np.minimum(exponent, config.log_weight_max))
@@ -255,10 +256,10 @@ VARIANTS = {
         head="squashed",
         relative=True,
         advantage_std=2.0,
-        caution=0.5,
+        tolerance=0.5,
     ),
     "as much of all where the constraint holds": make(
-        rule=cci.dual(epsilon=-1e3, start=0.7, rate=0.05), caution=0.5, advantage_std=2.0
+        rule=cci.dual(epsilon=-1e3, start=0.7, rate=0.05), tolerance=0.5, advantage_std=2.0
     ),
 }
 

@@ -127,9 +127,9 @@ class Algorithm:
         """Whether log πβ is handed over less its mean under πβ(·|s)."""
         return False
 
-    def settled(self, head: HeadKind, log_beta: np.ndarray) -> Self:
-        """Itself, with what was left open until πβ was known: its head, and log πβ of held-out
-        actions."""
+    def settled(self, head: HeadKind, log_beta: np.ndarray, rows: int) -> Self:
+        """Itself, with what was left open until the data was known: πβ's head, log πβ of held-out
+        actions, the number of rows."""
         return self
 
 

@@ -74,7 +74,7 @@ class BC(Algorithm):
     def behavior_head(self, kind: str) -> Head:
         return Head.settled(kind, self.log_std_min, self.log_std_max)
 
-    def settled(self, head: HeadKind, log_beta: np.ndarray) -> Self:
+    def settled(self, head: HeadKind, log_beta: np.ndarray, rows: int) -> Self:
         return replace(self, head=head)
 
     def init(self, key: Array, spec: Spec) -> BCState:

@@ -141,7 +141,7 @@ def prepare(
         held = fitted_to.held_rows[:MAX_HELD_ROWS]
         held_out = fitted_to.observations[held], fitted_to.actions[held]
         log_beta = behavior.annotate(*held_out, relative=algorithm.relative)[:, -2]
-        algorithm = algorithm.settled(behavior.head.kind, log_beta)
+        algorithm = algorithm.settled(behavior.head.kind, log_beta, len(data))
         facts |= {
             "head": behavior.head.kind,
             "behavior_steps": behavior.steps,
