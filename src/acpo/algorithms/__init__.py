@@ -152,7 +152,6 @@ def _as_the_paper(algorithm: Any, row: Preset) -> Any:
         reward_scale=1.0,
         relative=False,
         advantage_std=None,
-        log_weight_max=4.6,
         tolerance=None,
     )
 

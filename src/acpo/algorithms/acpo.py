@@ -107,18 +107,17 @@ class ACPO(Algorithm):
     """Upper bound of log σ."""
     log_prob_clip: float = 20.0
     """|log π| is clipped here, for πθ in V's target and for πβ in the dual step and the weight."""
-    relative: bool = True
+    relative: bool = False
     """Count log πβ and log πθ from the mean of log πβ under πβ(·|s) itself, and a Gaussian's before
-    it is squashed: then neither an action's units matter nor how narrow πβ is at a state. False:
-    as printed."""
-    advantage_std: float | Literal["auto"] | None = "auto"
+    it is squashed: then neither an action's units matter nor how narrow πβ is at a state."""
+    advantage_std: float | Literal["auto"] | None = None
     """κ: A enters the weight as κ α per deviation of A over the batch, less its mean, so that the
     weights are as sharp whatever the rewards are. auto: 5, less for few rows; None: A as it is."""
-    tolerance: float | None = 1.0
+    tolerance: float | None = None
     """Under the dual rule A counts exp(−(ε − E[log πβ] − tolerance)₊): a policy that is not, or no
     longer, anywhere near where it may be clones before it climbs. None: it always climbs."""
-    log_weight_max: float = 6.0
-    """Upper clip of the weight's exponent (6: weights up to 400)."""
+    log_weight_max: float = 4.6
+    """Upper clip of the weight's exponent (4.6: weights up to 100)."""
     value_target: Literal["target", "online"] = "target"
     """Which critics V's target takes the minimum of."""
     layer_norm: bool = True

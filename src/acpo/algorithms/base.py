@@ -129,7 +129,7 @@ class Algorithm:
 
     def settled(self, head: HeadKind, log_beta: np.ndarray, rows: int) -> Self:
         """Itself, with what was left open until the data was known: πβ's head, log πβ of held-out
-        actions, the number of rows."""
+        actions or its mean, the number of rows."""
         return self
 
 

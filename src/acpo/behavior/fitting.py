@@ -224,6 +224,11 @@ def _fit_until_check(
     )
 
 
+def some(held_rows: np.ndarray) -> np.ndarray:
+    """At most `MAX_HELD_ROWS` of them, evenly spaced: enough for a mean."""
+    return held_rows[:: -(-len(held_rows) // MAX_HELD_ROWS)]
+
+
 def fit(
     config: BehaviorConfig,
     head: Head,
@@ -244,7 +249,7 @@ def fit(
     density = make_density(config, head)
     if state is None:
         state = init(config, head, key, *dims)
-    held_rows = held_rows[:: -(-len(held_rows) // MAX_HELD_ROWS)]
+    held_rows = some(held_rows)
     device = [jnp.asarray(x) for x in (observations, actions, train_rows, held_rows)]
     # Configs that differ only in when to stop share one compiled program.
     compiled = replace(config, max_steps=0, patience=0)

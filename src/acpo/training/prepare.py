@@ -31,7 +31,6 @@ from acpo.storage import load_tree
 BEHAVIOR_SEED = 0
 HEAD_TRIAL_STEPS = 1_000
 MAX_FIT_ROWS = 1_000_000
-MAX_HELD_ROWS = 20_000
 
 
 class Normalizer(NamedTuple):
@@ -138,9 +137,11 @@ def prepare(
         fitted_to = fitting_rows(data, normalizer, algorithm.behavior.held_out)
         folder = behavior_folder or (directory / "behavior" if directory else None)
         behavior = fit_behavior(fitted_to, algorithm, folder, on_fit)
-        held = fitted_to.held_rows[:MAX_HELD_ROWS]
-        held_out = fitted_to.observations[held], fitted_to.actions[held]
-        log_beta = behavior.annotate(*held_out, relative=algorithm.relative)[:, -2]
+        log_beta = np.array([behavior.held_out_log_prob])
+        if algorithm.relative:
+            held = fitting.some(fitted_to.held_rows)
+            held_out = fitted_to.observations[held], fitted_to.actions[held]
+            log_beta = behavior.annotate(*held_out, relative=True)[:, -2]
         algorithm = algorithm.settled(behavior.head.kind, log_beta, len(data))
         facts |= {
             "head": behavior.head.kind,
