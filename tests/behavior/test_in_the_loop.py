@@ -46,7 +46,12 @@ def dataset() -> Dataset:
 def prepared(model: str) -> Prepared:
     own = {"every": 2} if model.startswith("cvae") else {}
     behavior = BehaviorConfig(model=model, hidden=(8, 8), max_steps=20, check_every=20, **own)  # type: ignore[arg-type]
-    fields: dict[str, Any] = {"head": "squashed", "batch_size": 16, "hidden": (8, 8)}
+    fields: dict[str, Any] = {
+        "head": "squashed",
+        "batch_size": 16,
+        "hidden": (8, 8),
+        "relative": True,
+    }
     acpo = tiny_acpo(**fields, rule=cci.dual(), behavior=behavior)
     return prepare(dataset(), acpo, behavior_folder=Path(FOLDER.name))
 
