@@ -28,7 +28,7 @@ train: $(VENV)/train.stamp
 	$(BIN)/acpo train --steps 25000
 
 test: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff check src tests

@@ -22,8 +22,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest test first, so that it runs beside the others and not after them."""
-    items.sort(key=lambda item: item.path.name != "test_learning.py")
+    """The longest files first, so that they run beside the others and not after them."""
+    longest = ("test_learning.py", "test_conformance.py", "test_resume.py")
+    items.sort(key=lambda item: item.path.name not in longest)
 
 
 @pytest.fixture(scope="session")

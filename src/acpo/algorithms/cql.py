@@ -22,15 +22,14 @@ from acpo.algorithms.base import (
     About,
     Batch,
     Limit,
-    Method,
     Metrics,
     Schedule,
     Spec,
-    adam_step,
     bellman_target,
     soft_update,
 )
-from acpo.networks import MLP, Head, TwinQ
+from acpo.algorithms.soft import Soft, repeated, step_each
+from acpo.networks import MLP, TwinQ
 
 # The authors bound the multiplier that keeps the gap.
 PRICE_MAX = 1e6
@@ -56,7 +55,7 @@ class CQLState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class CQL(Method):
+class CQL(Soft):
     """min_Q Σ_i w E_s[log Σ_a exp Q_i(s,a) − E_{a~D} Q_i(s,a)] + E_D[(Q_i − y)²]; π, α as SAC."""
 
     about: ClassVar[About] = About(
@@ -90,7 +89,7 @@ class CQL(Method):
         "Simglucose": {"gap": 2.0},
     }
     limits: ClassVar[dict[str, Limit]] = {
-        **Method.limits,
+        **Soft.limits,
         "weight": NOT_NEGATIVE,
         "gap": NOT_NEGATIVE,
         "samples": COUNT,
@@ -118,14 +117,6 @@ class CQL(Method):
 
     # --- pieces ---------------------------------------------------------------------------------
 
-    @property
-    def head(self) -> str:
-        return "squashed"
-
-    @property
-    def policy_head(self) -> Head:
-        return Head("squashed")
-
     def init(self, key: Array, spec: Spec) -> CQLState:
         key_actor, key_critic = jax.random.split(key)
         s, a = spec.observation_dim, spec.action_dim
@@ -141,9 +132,6 @@ class CQL(Method):
             optimiser=Trained(*(optax.scale_by_adam().init(part) for part in trained)),
             schedule=Schedule.start(spec.total_steps),
         )
-
-    def actor(self, state: CQLState) -> MLP:
-        return state.trained.actor
 
     # --- losses ---------------------------------------------------------------------------------
 
@@ -175,18 +163,6 @@ class CQL(Method):
         fall = jax.lax.stop_gradient(price) * excess.sum()
         rise = -0.5 * price * jax.lax.stop_gradient(excess.sum())
         return fall + rise, metrics
-
-    def policy_loss(self, log_pi: Array, log_alpha: Array, worth: Array) -> tuple[Array, Metrics]:
-        """E_{a~π}[α log π(a|s) − min_i Q_i(s,a)]; while cloning, log π of the data's a for Q."""
-        loss = jnp.mean(jnp.exp(jax.lax.stop_gradient(log_alpha)) * log_pi - worth)
-        return loss, {"policy/loss": loss, "policy/entropy": -log_pi.mean()}
-
-    def temperature_loss(
-        self, log_alpha: Array, log_pi: Array, action_dim: int
-    ) -> tuple[Array, Metrics]:
-        """−log α (E[log π(a|s)] − a_dim): α holds π's entropy at −a_dim."""
-        loss = -log_alpha * (jax.lax.stop_gradient(log_pi).mean() - action_dim)
-        return loss, {"policy/alpha": jnp.exp(log_alpha)}
 
     # --- one step -------------------------------------------------------------------------------
 
@@ -220,7 +196,7 @@ class CQL(Method):
             if self.backup_entropy:
                 next_value = next_value - jnp.exp(log_alpha) * log_next
             everywhere = jnp.concatenate([batch.actions[None], uniform, next_drawn, drawn])
-            all_q = critic(_repeat(batch.observations, everywhere), everywhere)
+            all_q = critic(repeated(batch.observations, everywhere), everywhere)
             q, sampled_q = all_q[:, 0], all_q[:, 1:]
             log_uniform = jnp.full(uniform.shape[:-1], shape[-1] * np.log(0.5))
             log_density = jnp.concatenate([log_uniform, log_next_drawn, log_drawn])
@@ -238,10 +214,7 @@ class CQL(Method):
         gradient, metrics = jax.grad(total_loss, has_aux=True)(state.trained)
         slow, fast = self.actor_learning_rate, self.learning_rate
         rates = (slow, fast, slow, fast)
-        parts = zip(state.trained, gradient, state.optimiser, rates, strict=True)
-        trained, optimiser = (
-            Trained(*new) for new in zip(*(adam_step(*part) for part in parts), strict=True)
-        )
+        trained, optimiser = step_each(state.trained, gradient, state.optimiser, rates)
         return CQLState(
             trained=trained,
             target=soft_update(state.target, trained.critic, self.tau),
@@ -251,30 +224,11 @@ class CQL(Method):
 
     def diagnose(self, state: CQLState, batch: Batch, key: Array) -> Metrics:
         """Q at the data's actions beside Q where the data has none."""
-        key_noise, key_uniform = jax.random.split(key)
         actor, critic, *_ = state.trained
-        policy = self.policy_head.parameters(actor(batch.observations))
-        noise = jax.random.normal(key_noise, batch.actions.shape)
-        uniform = jax.random.uniform(key_uniform, batch.actions.shape, minval=-1.0)
-        actions = self.policy_head.sample(policy, noise)
-        everywhere = jnp.stack([batch.actions, actions, uniform])
-        q, policy_q, random_q = jnp.moveaxis(
-            critic(_repeat(batch.observations, everywhere), everywhere), 1, 0
-        )
-        advantage = policy_q.min(axis=0) - q.min(axis=0)
+        q, policy_q, random_q, metrics = self.compared(critic, actor, batch, key)
         return {
-            "advantage/mean": advantage.mean(),
-            "advantage/std": advantage.std(),
-            "critic/q_min": q.min(),
-            "critic/q_max": q.max(),
+            **metrics,
             "critic/q_policy": policy_q.mean(),
             "critic/q_random": random_q.mean(),
             "critic/disagreement": jnp.abs(q[0] - q[1]).mean(),
-            "policy/log_std": policy.log_std.mean(),
-            "policy/log_prob_data": self.policy_head.log_prob(policy, batch.actions).mean(),
         }
-
-
-def _repeat(observations: Array, actions: Array) -> Array:
-    """The states once for every set of actions [k, rows, a_dim]."""
-    return jnp.broadcast_to(observations, (*actions.shape[:-1], observations.shape[-1]))

@@ -7,6 +7,7 @@ gradients in the action from pointing the same way, so that fewer critics disagr
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -20,15 +21,14 @@ from acpo.algorithms.base import (
     About,
     Batch,
     Limit,
-    Method,
     Metrics,
     Schedule,
     Spec,
-    adam_step,
     bellman_target,
     soft_update,
 )
-from acpo.networks import MLP, Head
+from acpo.algorithms.soft import Soft, step_each
+from acpo.networks import MLP
 
 
 class Trained(NamedTuple):
@@ -60,7 +60,7 @@ class Pass(NamedTuple):
 
 
 @dataclass(frozen=True)
-class EDAC(Method):
+class EDAC(Soft):
     """min_Q Σ_i E_D[(Q_i − y)²] + η/(N−1) E_D[Σ_{i≠j} cos(∇_a Q_i, ∇_a Q_j)]; π by min_i Q_i."""
 
     about: ClassVar[About] = About(
@@ -89,7 +89,7 @@ class EDAC(Method):
         "SafetyHalfCheetah": {"critics": 50},
     }
     limits: ClassVar[dict[str, Limit]] = {
-        **Method.limits,
+        **Soft.limits,
         "critics": Limit(lambda x: x >= 2, "at least 2"),
         "eta": NOT_NEGATIVE,
         "actor_learning_rate": ABOVE_0,
@@ -106,14 +106,6 @@ class EDAC(Method):
 
     # --- pieces ---------------------------------------------------------------------------------
 
-    @property
-    def head(self) -> str:
-        return "squashed"
-
-    @property
-    def policy_head(self) -> Head:
-        return Head("squashed")
-
     def init(self, key: Array, spec: Spec) -> EDACState:
         key_actor, *key_critics = jax.random.split(key, 1 + self.critics)
         s, a = spec.observation_dim, spec.action_dim
@@ -129,9 +121,6 @@ class EDAC(Method):
             optimiser=Trained(*(optax.scale_by_adam().init(part) for part in trained)),
             schedule=Schedule.start(spec.total_steps),
         )
-
-    def actor(self, state: EDACState) -> MLP:
-        return state.trained.actor
 
     # --- losses ---------------------------------------------------------------------------------
 
@@ -157,18 +146,6 @@ class EDAC(Method):
         own = jnp.sum(unit**2, axis=(0, 2))
         return jnp.mean(same - own) / (self.critics - 1)
 
-    def policy_loss(self, log_pi: Array, log_alpha: Array, q: Array) -> tuple[Array, Metrics]:
-        """E_{a~π}[α log π(a|s) − min_i Q_i(s,a)]."""
-        loss = jnp.mean(jnp.exp(jax.lax.stop_gradient(log_alpha)) * log_pi - q.min(axis=0))
-        return loss, {"policy/loss": loss, "policy/entropy": -log_pi.mean()}
-
-    def temperature_loss(
-        self, log_alpha: Array, log_pi: Array, action_dim: int
-    ) -> tuple[Array, Metrics]:
-        """−log α (E[log π(a|s)] − a_dim): α holds π's entropy at −a_dim."""
-        loss = -log_alpha * (jax.lax.stop_gradient(log_pi).mean() - action_dim)
-        return loss, {"policy/alpha": jnp.exp(log_alpha)}
-
     # --- one step -------------------------------------------------------------------------------
 
     def update(self, state: EDACState, batch: Batch, key: Array) -> tuple[EDACState, Metrics]:
@@ -190,7 +167,7 @@ class EDAC(Method):
             policy = head.parameters(actor(batch.observations))
             actions, log_pi = head.sample_with_log_prob(policy, noise)
             q = _values(critic, batch.observations, actions)
-            policy_loss, policy_metrics = self.policy_loss(log_pi, log_alpha, q)
+            policy_loss, policy_metrics = self.policy_loss(log_pi, log_alpha, q.min(axis=0))
             loss, metrics = self.temperature_loss(log_alpha, log_pi, actions.shape[-1])
             return policy_loss + loss, {**policy_metrics, **metrics}
 
@@ -199,10 +176,7 @@ class EDAC(Method):
         )
         gradient = Trained(actor_gradient, critic_gradient, alpha_gradient)
         slow, fast = self.actor_learning_rate, self.learning_rate
-        parts = zip(state.trained, gradient, state.optimiser, (slow, fast, slow), strict=True)
-        trained, optimiser = (
-            Trained(*new) for new in zip(*(adam_step(*part) for part in parts), strict=True)
-        )
+        trained, optimiser = step_each(state.trained, gradient, state.optimiser, (slow, fast, slow))
         return EDACState(
             trained=trained,
             target=soft_update(state.target, trained.critic, self.tau),
@@ -233,27 +207,14 @@ class EDAC(Method):
 
     def diagnose(self, state: EDACState, batch: Batch, key: Array) -> Metrics:
         """How far the critics disagree, at the data's actions and at random ones."""
-        key_noise, key_uniform = jax.random.split(key)
         actor, critic, _ = state.trained
-        policy = self.policy_head.parameters(actor(batch.observations))
-        noise = jax.random.normal(key_noise, batch.actions.shape)
-        uniform = jax.random.uniform(key_uniform, batch.actions.shape, minval=-1.0)
-        actions = self.policy_head.sample(policy, noise)
-        q, policy_q, random_q = (
-            _values(critic, batch.observations, a) for a in (batch.actions, actions, uniform)
-        )
-        advantage = policy_q.min(axis=0) - q.min(axis=0)
+        q, policy_q, random_q, metrics = self.compared(partial(_values, critic), actor, batch, key)
         return {
-            "advantage/mean": advantage.mean(),
-            "advantage/std": advantage.std(),
-            "critic/q_min": q.min(),
-            "critic/q_max": q.max(),
+            **metrics,
             "critic/q_policy": policy_q.min(axis=0).mean(),
             "critic/spread_data": q.std(axis=0).mean(),
             "critic/spread_policy": policy_q.std(axis=0).mean(),
             "critic/spread_random": random_q.std(axis=0).mean(),
-            "policy/log_std": policy.log_std.mean(),
-            "policy/log_prob_data": self.policy_head.log_prob(policy, batch.actions).mean(),
         }
 
 

@@ -23,16 +23,15 @@ from acpo.algorithms.base import (
     About,
     Batch,
     Limit,
-    Method,
     Metrics,
     Schedule,
     Spec,
-    adam_step,
     bellman_target,
     soft_update,
 )
+from acpo.algorithms.soft import Soft, repeated, step_each
 from acpo.behavior.cvae import CVAEDensity, CVAENet
-from acpo.networks import MLP, Gaussian, Head, TwinQ
+from acpo.networks import MLP, Gaussian, TwinQ
 
 # Latents of the prior are cut here wherever actions are proposed: likely ones only.
 LATENT_CLIP = 0.5
@@ -57,7 +56,7 @@ class MCQState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MCQ(Method):
+class MCQ(Soft):
     """min_Q Σ_i λ E_D[(Q_i − y)²] + (1−λ) E_{a~π}[(Q_i(s,a) − min_k max_{a'~CVAE(s)} Q_k(s,a'))²].
 
     π and α as in SAC. The auto-encoder is trained along with the rest.
@@ -87,7 +86,7 @@ class MCQ(Method):
         "Simglucose": {"lam": 0.5},
     }
     limits: ClassVar[dict[str, Limit]] = {
-        **Method.limits,
+        **Soft.limits,
         "lam": STEP,
         "samples": COUNT,
         "alpha": ABOVE_0,
@@ -115,14 +114,6 @@ class MCQ(Method):
     # --- pieces ---------------------------------------------------------------------------------
 
     @property
-    def head(self) -> str:
-        return "squashed"
-
-    @property
-    def policy_head(self) -> Head:
-        return Head("squashed")
-
-    @property
     def density(self) -> CVAEDensity:
         """β is 2 as the authors add over dimensions, and latents have twice the actions'."""
         return CVAEDensity(hidden=self.vae_hidden, beta=2.0)
@@ -142,9 +133,6 @@ class MCQ(Method):
             optimiser=Trained(*(optax.scale_by_adam().init(part) for part in trained)),
             schedule=Schedule.start(spec.total_steps),
         )
-
-    def actor(self, state: MCQState) -> MLP:
-        return state.trained.actor
 
     # --- losses ---------------------------------------------------------------------------------
 
@@ -170,17 +158,12 @@ class MCQ(Method):
             "critic/q_proposed": best.mean(),
         }
 
-    def policy_loss(self, log_pi: Array, log_alpha: Array, q: Array) -> tuple[Array, Metrics]:
-        """E_{a~π}[α log π(a|s) − min_i Q_i(s,a)]."""
-        loss = jnp.mean(jnp.exp(jax.lax.stop_gradient(log_alpha)) * log_pi - q.min(axis=0))
-        return loss, {"policy/loss": loss, "policy/entropy": -log_pi.mean()}
-
     def temperature_loss(
         self, log_alpha: Array, log_pi: Array, action_dim: int
     ) -> tuple[Array, Metrics]:
-        """−log α (E[log π(a|s)] − a_dim): α holds π's entropy at −a_dim, unless it is given."""
-        loss = -log_alpha * (jax.lax.stop_gradient(log_pi).mean() - action_dim)
-        return loss if self.alpha is None else 0.0 * loss, {"policy/alpha": jnp.exp(log_alpha)}
+        """SAC's, unless α is given."""
+        loss, metrics = super().temperature_loss(log_alpha, log_pi, action_dim)
+        return loss if self.alpha is None else 0.0 * loss, metrics
 
     def vae_loss(self, vae: CVAENet, batch: Batch, key: Array) -> tuple[Array, Metrics]:
         """E[Σ (a − d(s,z))² + Σ KL(q(z|s,a) ‖ N(0, I))], the sums over dimensions."""
@@ -205,7 +188,7 @@ class MCQ(Method):
         latents = jnp.clip(latents, -LATENT_CLIP, LATENT_CLIP)
         states = jnp.concatenate([batch.observations, batch.next_observations])
         proposed = jnp.swapaxes(self.density.decode(state.trained.vae, states, latents), 0, 1)
-        proposed_q = state.trained.critic(_repeat(states, proposed), proposed)
+        proposed_q = state.trained.critic(repeated(states, proposed), proposed)
 
         def total_loss(trained: Trained) -> tuple[Array, Metrics]:
             actor, critic, vae, log_alpha = trained
@@ -219,13 +202,13 @@ class MCQ(Method):
 
             next_value = next_q - jnp.exp(log_alpha) * log_next
             q = critic(batch.observations, batch.actions)
-            drawn_q = critic(_repeat(states, drawn), drawn)
+            drawn_q = critic(repeated(states, drawn), drawn)
             policy_q = jax.lax.stop_gradient(critic)(batch.observations, actions)
 
             critic_loss, critic_metrics = self.critic_loss(
                 q, batch, next_value, drawn_q, proposed_q
             )
-            policy_loss, policy_metrics = self.policy_loss(log_pi, log_alpha, policy_q)
+            policy_loss, policy_metrics = self.policy_loss(log_pi, log_alpha, policy_q.min(axis=0))
             vae_loss, vae_metrics = self.vae_loss(vae, batch, key_vae)
             loss, metrics = self.temperature_loss(log_alpha, log_pi, action_dim)
             metrics = {**critic_metrics, **policy_metrics, **vae_metrics, **metrics}
@@ -234,10 +217,7 @@ class MCQ(Method):
         gradient, metrics = jax.grad(total_loss, has_aux=True)(state.trained)
         rate = self.learning_rate
         rates = (rate, rate, self.vae_learning_rate, rate)
-        parts = zip(state.trained, gradient, state.optimiser, rates, strict=True)
-        trained, optimiser = (
-            Trained(*new) for new in zip(*(adam_step(*part) for part in parts), strict=True)
-        )
+        trained, optimiser = step_each(state.trained, gradient, state.optimiser, rates)
         return MCQState(
             trained=trained,
             target=soft_update(state.target, trained.critic, self.tau),
@@ -247,30 +227,10 @@ class MCQ(Method):
 
     def diagnose(self, state: MCQState, batch: Batch, key: Array) -> Metrics:
         """What the policy's actions gain by Q, and how Q lies at random ones."""
-        key_noise, key_uniform = jax.random.split(key)
         actor, critic, *_ = state.trained
-        policy = self.policy_head.parameters(actor(batch.observations))
-        noise = jax.random.normal(key_noise, batch.actions.shape)
-        uniform = jax.random.uniform(key_uniform, batch.actions.shape, minval=-1.0)
-        actions = self.policy_head.sample(policy, noise)
-        everywhere = jnp.stack([batch.actions, actions, uniform])
-        q, policy_q, random_q = jnp.moveaxis(
-            critic(_repeat(batch.observations, everywhere), everywhere), 1, 0
-        )
-        advantage = policy_q.min(axis=0) - q.min(axis=0)
+        q, _, random_q, metrics = self.compared(critic, actor, batch, key)
         return {
-            "advantage/mean": advantage.mean(),
-            "advantage/std": advantage.std(),
-            "critic/q_min": q.min(),
-            "critic/q_max": q.max(),
+            **metrics,
             "critic/q_random": random_q.mean(),
             "critic/disagreement": jnp.abs(q[0] - q[1]).mean(),
-            "policy/distance": jnp.abs(actions - batch.actions).mean(),
-            "policy/log_std": policy.log_std.mean(),
-            "policy/log_prob_data": self.policy_head.log_prob(policy, batch.actions).mean(),
         }
-
-
-def _repeat(observations: Array, actions: Array) -> Array:
-    """The states once for every set of actions [k, rows, a_dim]."""
-    return jnp.broadcast_to(observations, (*actions.shape[:-1], observations.shape[-1]))
