@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -q
 
-.PHONY: help train test check format bench clean
+.PHONY: help train test test-all check format bench clean
 
 help:
 	@echo "make train   set up, then train ACPO on the built-in dataset (under five minutes)"
@@ -28,6 +28,9 @@ train: $(VENV)/train.stamp
 	$(BIN)/acpo train --steps 25000
 
 test: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
+
+test-all: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/dev.stamp
