@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-
 # Left to `make test-all`: compiling these programs would take the tests beyond ten minutes.
 SLOW_METHODS = ("td3_bc", "iql", "eql", "spot", "bcq", "cql", "mcq", "edac", "dtql", "swg")
 SLOW_FILES = ("test_swg.py", "test_dtql.py", "test_denoising.py", "test_mcq.py", "test_bcq.py")
