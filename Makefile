@@ -9,6 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install -q
 help:
 	@echo "make train   set up, then train ACPO on the built-in dataset (under five minutes)"
 	@echo "make test    set up, then run the tests (under ten minutes)"
+	@echo "make test-all also what takes long to compile: every method's conformance"
 	@echo "make check   ruff, formatting, types"
 	@echo "make bench   updates per second beside d3rlpy (installs it in .venv-bench)"
 

@@ -54,12 +54,11 @@ class SigmaNet(eqx.Module):
         observation_dim: int,
         dim: int,
         hidden: tuple[int, ...],
-        embedding: int = 16,
     ) -> SigmaNet:
         key_time, key_trunk = jax.random.split(key)
-        sizes = (dim + observation_dim + embedding, *hidden, dim)
+        sizes = (dim + observation_dim + EMBEDDING, *hidden, dim)
         return cls(
-            MLP.create(key_time, (embedding, 2 * embedding, embedding), activation=mish),
+            MLP.create(key_time, (EMBEDDING, 2 * EMBEDDING, EMBEDDING), activation=mish),
             MLP.create(key_trunk, sizes, activation=mish),
         )
 
