@@ -205,6 +205,8 @@ def test_what_was_measured_takes_the_place_of_what_is_published(
     lines = catalogue.describe([before._replace(score=44.3), after._replace(score=1.0)])
     assert "44.3 published  no" in lines[1]
     assert "1.0 measured   no" in lines[2]
+    assert not any(line.startswith("Blank") for line in lines)
+    assert catalogue.describe([before._replace(score=None)])[2].startswith("Blank: published")
 
 
 def test_a_kitchen_counts_a_sub_task_once_and_an_ant_its_trajectory() -> None:

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from acpo.errors import UserError
 
+PIECE_ROWS = 8_192
+
 
 @dataclass(frozen=True)
 class Features:
@@ -57,8 +59,14 @@ class Features:
         if not self.action_low:
             return np.asarray(actions)
         low, high = np.asarray(self.action_low), np.asarray(self.action_high)
-        scaled = 2.0 * (np.asarray(actions, dtype=np.float64) - low) / (high - low) - 1.0
-        return np.clip(scaled, -1.0, 1.0).astype(np.float32)
+        actions = np.asarray(actions)
+        unit = np.empty(actions.shape, dtype=np.float32)
+        # In float64, piece by piece: a large array of it would cost more than the arithmetic.
+        for first in range(0, len(actions), PIECE_ROWS):
+            piece = slice(first, first + PIECE_ROWS)
+            scaled = 2.0 * (actions[piece].astype(np.float64) - low) / (high - low) - 1.0
+            unit[piece] = np.clip(scaled, -1.0, 1.0)
+        return unit
 
     def with_range(self, source: str, low: NDArray[Any], high: NDArray[Any]) -> Features:
         """With the least and largest actions of the data as what −1 and 1 stand for."""

@@ -211,9 +211,10 @@ class Pairing:
             self._held = Steps(obs[-1:].copy(), act[-1:].copy(), rew[-1:].copy(), False)
             keep[-1] = False
         rows = np.flatnonzero(keep)
-        nxt = obs[np.where(ended[rows], rows, rows + 1)]
+        # take is twice as fast as indexing by an array.
+        nxt = obs.take(np.where(ended[rows], rows, rows + 1), axis=0)
         if len(rows) < len(obs):
-            obs, act, rew, ended, ids = (x[rows] for x in (obs, act, rew, ended, ids))
+            obs, act, rew, ended, ids = (x.take(rows, axis=0) for x in (obs, act, rew, ended, ids))
         return obs, act, rew, nxt, ended, ids
 
 
