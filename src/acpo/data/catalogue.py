@@ -200,7 +200,7 @@ def describe(rows: Sequence[Row]) -> list[str]:
         )
         lines.append(f"{row.name:34} {numbers}  {row.path or 'no'}")
     if any(None in (row.size, row.rows, row.episodes, row.score) for row in rows):
-        lines.append("Blank: published nowhere that we know of; known once the file has been loaded.")
+        lines.append("Blank: published nowhere we know of; known once the file has been loaded.")
     return [*lines, f"Downloads go to {download.home()} (set ACPO_HOME to change that)."]
 
 
