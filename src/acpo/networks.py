@@ -167,19 +167,13 @@ class Head:
         u = p.mean + jnp.exp(p.log_std) * noise
         return jnp.clip(u, -1.0, 1.0) if self.kind == "plain" else jnp.tanh(u)
 
-    def sample_with_log_prob(
-        self, p: Gaussian, noise: Array, unsquashed: bool = False
-    ) -> tuple[Array, Array]:
-        """A sample and log π(a|s), exact for squashed samples however close to the bounds.
-
-        `unsquashed`: the density of u instead, where a = tanh(u).
-        """
+    def sample_with_log_prob(self, p: Gaussian, noise: Array) -> tuple[Array, Array]:
+        """A sample and log π(a|s), exact for squashed samples however close to the bounds."""
         if self.kind == "plain":
             action = self.sample(p, noise)
             return action, normal_log_prob(action, p)
         u = p.mean + jnp.exp(p.log_std) * noise
-        log_prob = normal_log_prob(u, p)
-        return jnp.tanh(u), log_prob if unsquashed else log_prob - _log_tanh_slope(u)
+        return jnp.tanh(u), normal_log_prob(u, p) - _log_tanh_slope(u)
 
     def log_prob(self, p: Gaussian, action: Array) -> Array:
         """log π(a|s) of a given action."""

@@ -243,8 +243,7 @@ def test_annotation_is_the_net_evaluated_at_each_row(
     assert ROWS % 7
     monkeypatch.setattr(fitting, "ROWS_AT_ONCE", ROWS // 7 + 1)
     annotation = behavior.annotate(data.observations, data.actions)
-    assert annotation.shape == (ROWS, 6)
-    assert not annotation[:, 5].any()
+    assert annotation.shape == (ROWS, 5)
     assert annotation.dtype == np.float32
     direct = behavior.head.parameters(behavior.net(data.observations))
     log_prob = behavior.head.log_prob(direct, data.actions)
@@ -253,10 +252,3 @@ def test_annotation_is_the_net_evaluated_at_each_row(
     np.testing.assert_allclose(annotation[:, 2:4], direct.log_std, atol=1e-5)
     read = density(kind).log_prob_given(annotation[:, :4], data.actions)
     np.testing.assert_allclose(read, log_prob, atol=1e-4)
-    # Relative: ½ Σ (1 − z²), z of what is before the squashing, and the negative entropy.
-    relative = behavior.annotate(data.observations, data.actions, relative=True)
-    u = data.actions if kind == "plain" else np.arctanh(data.actions)
-    z = (u - np.asarray(direct.mean)) / np.exp(np.asarray(direct.log_std))
-    np.testing.assert_allclose(relative[:, 4], 0.5 * (1 - z**2).sum(axis=1), rtol=1e-3, atol=1e-3)
-    entropy = (0.5 * np.log(2 * np.pi * np.e) + np.asarray(direct.log_std)).sum(axis=1)
-    np.testing.assert_allclose(relative[:, 5], -entropy, atol=1e-4)

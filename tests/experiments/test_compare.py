@@ -11,15 +11,19 @@ import acpo
 from acpo.algorithms.acpo import ACPO
 from acpo.algorithms.bc import BC
 from acpo.cli import main
-from acpo.experiments.compare import _digest, configured
+from acpo.commands.compare import parse
+from acpo.data.combine import relabel
+from acpo.data.dataset import from_arrays
+from acpo.experiments.compare import _digest, compare, configured
+from acpo.training.loop import TrainConfig
 from acpo.training.reporting import Reporter
-from harness import TINY, StopsAt
+from harness import TINY, StopsAt, tiny_acpo
 
 
 def test_methods_share_every_field_but_their_rule():
     config = ACPO(gamma=0.9, tau=0.1, hidden=(8,), learning_rate=1e-3)
-    awac, inac, bc = (configured(name, config) for name in ("awac", "inac", "bc"))
-    assert configured("acpo", config) == config
+    awac, inac, bc = (configured(name, config).algorithm for name in ("awac", "inac", "bc"))
+    assert configured("acpo", config).algorithm == config
     assert awac.rule.lam_rate == inac.rule.lam_rate == 0.0
     assert (awac.rule.lam_start, inac.rule.lam_start) == (None, 0.0)
     for field in ("gamma", "tau", "hidden", "learning_rate", "layer_norm", "behavior"):
@@ -93,3 +97,38 @@ def test_bad_input(words, sentence, capsys, tmp_path, monkeypatch):
     assert main(["compare", *words]) == 2
     assert sentence in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_task_with_a_reward_of_its_own_trains_on_it_and_keeps_the_datas_score(tmp_path):
+    """AntMaze: methods learn from reward − 1, scores count whether the goal is reached."""
+    rng = np.random.default_rng(0)
+    ends = np.arange(60) % 20 == 19
+    reached = np.arange(60) == 39  # the trajectory goes on to row 59
+    data = from_arrays(
+        observations=rng.normal(size=(60, 29)),
+        actions=rng.uniform(-1, 1, (60, 8)),
+        rewards=reached.astype(float),
+        terminals=reached,
+        timeouts=ends & ~reached,
+        next_observations=rng.normal(size=(60, 29)),
+        name="d4rl/antmaze-umaze-v2",
+        source="x",
+        environment="d4rl/antmaze-umaze-v2",
+    )
+    settings = TrainConfig(steps=20, seeds=1, log_every=10, eval_every=20, episodes=1)
+    arguments = (["bc"], tiny_acpo(), settings)
+    found = compare(data, *arguments, tmp_path / "own", lambda _: Reporter())
+    assert found.quantity == "score"
+    assert found.data == pytest.approx(50.0)
+    config = json.loads((tmp_path / "own/bc/config.json").read_text())
+    assert config["fingerprint"] == relabel(data, "reward - 1").fingerprint != data.fingerprint
+    replaced = compare(data, *arguments, tmp_path / "given", lambda _: Reporter(), False)
+    assert replaced.data is None
+    config = json.loads((tmp_path / "given/bc/config.json").read_text())
+    assert config["fingerprint"] == data.fingerprint
+
+
+def test_a_task_has_its_own_number_of_episodes():
+    assert parse(["d4rl/antmaze-umaze-v2"]).training.episodes == 50
+    assert parse(["d4rl/antmaze-umaze-v2", "--episodes", "3"]).training.episodes == 3
+    assert parse([]).training == TrainConfig(steps=100_000, seeds=3)

@@ -150,9 +150,7 @@ def _as_the_paper(algorithm: Any, row: Preset) -> Any:
         tau=5e-3,
         layer_norm=False,
         reward_scale=1.0,
-        relative=False,
-        advantage_std=None,
-        tolerance=None,
+        advantage_std_max=None,
     )
 
 

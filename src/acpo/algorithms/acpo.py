@@ -11,14 +11,12 @@ from typing import ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax import Array
 
 from acpo import cci
 from acpo.algorithms.base import (
     ABOVE_0,
-    NOT_NEGATIVE,
     STEP,
     About,
     Algorithm,
@@ -33,7 +31,7 @@ from acpo.algorithms.base import (
 from acpo.behavior.config import BehaviorConfig
 from acpo.behavior.density import Density, Exact
 from acpo.behavior.models import make_density
-from acpo.networks import MLP, Gaussian, Head, HeadKind, TwinQ
+from acpo.networks import MLP, Head, HeadKind, TwinQ
 
 
 class Trained(NamedTuple):
@@ -75,8 +73,7 @@ class ACPO(Algorithm):
     limits: ClassVar[dict[str, Limit]] = {
         **Algorithm.limits,
         "alpha": ABOVE_0,
-        "advantage_std": Limit(lambda x: x == "auto" or x > 0, "auto or above 0"),
-        "tolerance": NOT_NEGATIVE,
+        "advantage_std_max": ABOVE_0,
         "actor_average": STEP,
     }
 
@@ -107,15 +104,9 @@ class ACPO(Algorithm):
     """Upper bound of log σ."""
     log_prob_clip: float = 20.0
     """|log π| is clipped here, for πθ in V's target and for πβ in the dual step and the weight."""
-    relative: bool = False
-    """Count log πβ and log πθ from the mean of log πβ under πβ(·|s) itself, and a Gaussian's before
-    it is squashed: then neither an action's units matter nor how narrow πβ is at a state."""
-    advantage_std: float | Literal["auto"] | None = None
-    """κ: A enters the weight as κ α per deviation of A over the batch, less its mean, so that the
-    weights are as sharp whatever the rewards are. auto: 5, less for few rows; None: A as it is."""
-    tolerance: float | None = None
-    """Under the dual rule A counts exp(−(ε − E[log πβ] − tolerance)₊): a policy that is not, or no
-    longer, anywhere near where it may be clones before it climbs. None: it always climbs."""
+    advantage_std_max: float | None = 5.0
+    """κ: A enters the weight less its mean over the batch, and its deviation there is at most κ α,
+    so that a few rows do not have all the weight where advantages are large. None: A as it is."""
     log_weight_max: float = 4.6
     """Upper clip of the weight's exponent (4.6: weights up to 100)."""
     value_target: Literal["target", "online"] = "target"
@@ -148,20 +139,12 @@ class ACPO(Algorithm):
     def behavior_head(self, kind: str) -> Head:
         return Head.settled(kind, self.log_std_min, self.log_std_max)
 
-    def settled(self, head: HeadKind, log_beta: np.ndarray, rows: int) -> Self:
-        """Its head; ε where that is auto: the held-out mean of log πβ less a margin; κ likewise.
-
-        At κ = 3 the weights have the effect of some 15 % of the rows, at 5 of 7 %; below 2,500 rows
-        of effect the policy learned its few rows and nothing else (docs/defaults.md).
-        """
-        kappa = self.advantage_std
-        if kappa == "auto":
-            kappa = float(np.clip(2.6 * np.log(rows / 5_500), 1.0, 5.0))
+    def settled(self, head: HeadKind, log_beta: float) -> Self:
+        """Its head, and ε where that is auto: the held-out mean of log πβ less a margin."""
         rule = self.rule
         if rule.epsilon == "auto":
-            mean = float(np.clip(log_beta, -self.log_prob_clip, self.log_prob_clip).mean())
-            rule = replace(rule, epsilon=mean - rule.epsilon_margin)
-        return replace(self, head=head, rule=rule, advantage_std=kappa)
+            rule = replace(rule, epsilon=log_beta - rule.epsilon_margin)
+        return replace(self, head=head, rule=rule)
 
     def init(self, key: Array, spec: Spec) -> ACPOState:
         key_actor, key_value, key_critic = jax.random.split(key, 3)
@@ -206,32 +189,11 @@ class ACPO(Algorithm):
         """
         density = self.density
         if isinstance(density, Exact):
-            ask = density.constraint_given if self.relative else density.log_prob_given
-            return ask(batch.behavior, actions) - batch.log_beta_mean
+            return density.log_prob_given(batch.behavior, actions)
         some = slice(None, None, int(self.behavior.own("every")))
         # The key itself draws the actions.
         key = jax.random.fold_in(key, 1)
-        log_beta = density.log_prob(batch.behavior, batch.observations[some], actions[some], key)
-        return log_beta - batch.log_beta_mean[some]
-
-    def sample(self, policy: Gaussian, batch: Batch, noise: Array) -> tuple[Array, Array]:
-        """a ~ πθ(·|s) and log πθ(a|s), counted as log πβ is."""
-        unsquashed = self.relative and self.density.unsquashed
-        actions, log_pi = self.policy_head.sample_with_log_prob(policy, noise, unsquashed)
-        return actions, log_pi - batch.log_beta_mean
-
-    def scaled(self, advantage: Array, log_beta: Array) -> Array:
-        """A as it enters the weight: κ α (A − mean A) / std A over the batch, and less of it the
-        further the policy's own actions, of this log πβ, violate the constraint."""
-        if self.advantage_std == "auto":
-            raise ValueError("κ has to be settled from data before it is used")
-        if self.advantage_std is not None:
-            deviation = jnp.maximum(advantage.std(), 1e-6)
-            advantage = self.advantage_std * self.alpha * (advantage - advantage.mean()) / deviation
-        if self.rule.lam_rate > 0 and self.tolerance is not None:
-            violation = self.epsilon - self.clip(log_beta).mean()
-            advantage = jnp.exp(-jnp.maximum(violation - self.tolerance, 0.0)) * advantage
-        return advantage
+        return density.log_prob(batch.behavior, batch.observations[some], actions[some], key)
 
     # --- losses ---------------------------------------------------------------------------------
 
@@ -259,8 +221,15 @@ class ACPO(Algorithm):
 
     def log_weight(self, advantage: Array, log_beta: Array, lam: Array) -> Array:
         """log w_λ, clipped from above before it is exponentiated."""
-        exponent = cci.log_weight(advantage, self.clip(log_beta), lam, self.alpha)
-        return jnp.minimum(exponent, self.log_weight_max)
+        return jnp.minimum(self.exponent(advantage, log_beta, lam), self.log_weight_max)
+
+    def exponent(self, advantage: Array, log_beta: Array, lam: Array) -> Array:
+        """A/α + (λ − α)/α log πβ, of A as `advantage_std_max` has it."""
+        if self.advantage_std_max is not None:
+            bound = self.advantage_std_max * self.alpha
+            shrink = jnp.minimum(bound / jnp.maximum(advantage.std(), 1e-6), 1.0)
+            advantage = shrink * (advantage - advantage.mean())
+        return cci.log_weight(advantage, self.clip(log_beta), lam, self.alpha)
 
     # --- one step -------------------------------------------------------------------------------
 
@@ -275,7 +244,7 @@ class ACPO(Algorithm):
 
         def total_loss(trained: Trained) -> tuple[Array, tuple[Array, Metrics]]:
             policy = head.parameters(trained.actor(batch.observations))
-            actions, log_pi = jax.lax.stop_gradient(self.sample(policy, batch, noise))
+            actions, log_pi = jax.lax.stop_gradient(head.sample_with_log_prob(policy, noise))
             log_beta = self.clip(self.behavior_log_prob(batch, actions, key))
             lam = state.lam
             if self.rule.lam_rate > 0:
@@ -295,10 +264,7 @@ class ACPO(Algorithm):
                 q, batch.rewards, batch.terminals, next_v
             )
             policy_loss, policy_metrics = self.policy_loss(
-                head.log_prob(policy, batch.actions),
-                self.scaled(advantage, log_beta),
-                batch.log_beta,
-                lam,
+                head.log_prob(policy, batch.actions), advantage, batch.log_beta, lam
             )
             metrics = {
                 **value_metrics,
@@ -327,14 +293,12 @@ class ACPO(Algorithm):
         actor, value, critic = state.trained
         policy = head.parameters(actor(batch.observations))
         noise = jax.random.normal(key, batch.actions.shape)
-        actions, log_pi = self.sample(policy, batch, noise)
+        actions, log_pi = head.sample_with_log_prob(policy, noise)
         log_beta = self.behavior_log_prob(batch, actions, key)
         v = value(batch.observations)[..., 0]
         q = critic(batch.observations, batch.actions)
         advantage = q.min(axis=0) - v
-        exponent = cci.log_weight(
-            self.scaled(advantage, log_beta), self.clip(batch.log_beta), state.lam, self.alpha
-        )
+        exponent = self.exponent(advantage, batch.log_beta, state.lam)
         weight = jnp.exp(jnp.minimum(exponent, self.log_weight_max))
         metrics = {
             "weights/clipped": jnp.mean(exponent > self.log_weight_max),
@@ -345,7 +309,7 @@ class ACPO(Algorithm):
             "critic/q_min": q.min(),
             "critic/q_max": q.max(),
             "critic/disagreement": jnp.abs(q[0] - q[1]).mean(),
-            "policy/entropy": -jnp.mean(log_pi + batch.log_beta_mean),
+            "policy/entropy": -log_pi.mean(),
             "policy/log_std": policy.log_std.mean(),
             "policy/log_prob_data": head.log_prob(policy, batch.actions).mean(),
             "dial/clipped": jnp.mean(jnp.abs(log_beta) > self.log_prob_clip),

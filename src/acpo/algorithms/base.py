@@ -8,7 +8,6 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax import Array
 
@@ -33,8 +32,8 @@ class Batch(NamedTuple):
 
     `terminals` is 1.0 only where the environment truly ended; a time limit is 0.0. `log_beta` is
     log πβ(a|s), and `behavior` what πβ is known by: per row the parameters of πβ(·|s), or for all
-    rows its weights where no parameters can stand for them. `log_beta_mean` is the mean of log πβ
-    under πβ(·|s) where `log_beta` counts from it, else 0. None for algorithms without πβ.
+    rows its weights where no parameters can stand for them. Both are None for algorithms without
+    πβ.
     """
 
     observations: Array
@@ -44,7 +43,6 @@ class Batch(NamedTuple):
     terminals: Array
     behavior: Any = None
     log_beta: Any = None
-    log_beta_mean: Any = None
 
 
 class About(NamedTuple):
@@ -122,14 +120,9 @@ class Algorithm:
         """The head of a Gaussian πβ, of a kind that the data may have chosen."""
         return Head("plain" if kind == "deterministic" else kind)  # type: ignore[arg-type]
 
-    @property
-    def relative(self) -> bool:
-        """Whether log πβ is handed over less its mean under πβ(·|s)."""
-        return False
-
-    def settled(self, head: HeadKind, log_beta: np.ndarray, rows: int) -> Self:
-        """Itself, with what was left open until the data was known: πβ's head, log πβ of held-out
-        actions or its mean, the number of rows."""
+    def settled(self, head: HeadKind, log_beta: float) -> Self:
+        """Itself, with what was left open until πβ was known: its head, and the mean of log πβ of
+        held-out actions."""
         return self
 
 

@@ -7,7 +7,6 @@ from typing import ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax import Array
 
@@ -74,7 +73,7 @@ class BC(Algorithm):
     def behavior_head(self, kind: str) -> Head:
         return Head.settled(kind, self.log_std_min, self.log_std_max)
 
-    def settled(self, head: HeadKind, log_beta: np.ndarray, rows: int) -> Self:
+    def settled(self, head: HeadKind, log_beta: float) -> Self:
         return replace(self, head=head)
 
     def init(self, key: Array, spec: Spec) -> BCState:

@@ -9,12 +9,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any, Protocol
 
-import jax
 import jax.numpy as jnp
 from jax import Array
-
-# Actions per state that stand for πβ(·|s) in the mean of its log-density.
-MEAN_SAMPLES = 4
 
 
 class Density(Protocol):
@@ -39,27 +35,6 @@ class Density(Protocol):
     def sample(self, net: Any, observations: Array, key: Array) -> Array:
         """One action per state."""
 
-    # What a constraint on E[log πβ] asks: the same, unless the density has better coordinates.
-
-    @property
-    def unsquashed(self) -> bool:
-        """Whether the constraint's density is one of u, where a = tanh(u)."""
-        return False
-
-    def constraint(self, net: Any, observations: Array, actions: Array, key: Array) -> Array:
-        """[rows] log πβ(a|s) as the constraint counts it."""
-        return self.log_prob(net, observations, actions, key)
-
-    def constraint_mean(self, net: Any, observations: Array, key: Array) -> Array:
-        """[rows] E_{a~πβ(·|s)} of that, by a few samples unless there is a closed form."""
-
-        def one(key: Array) -> Array:
-            key_action, key_estimate = jax.random.split(key)
-            actions = self.sample(net, observations, key_action)
-            return self.constraint(net, observations, actions, key_estimate)
-
-        return jnp.mean(jax.lax.map(one, jax.random.split(key, MEAN_SAMPLES)), axis=0)
-
 
 class Exact(Density):
     """A density that a few numbers per state describe, its log-density in closed form.
@@ -80,10 +55,6 @@ class Exact(Density):
     def log_prob_given(self, parameters: Array, actions: Array) -> Array:
         """[rows] log πβ(a|s), read from the parameters at s."""
 
-    def constraint_given(self, parameters: Array, actions: Array) -> Array:
-        """[rows] log πβ(a|s) as the constraint counts it, read from the parameters at s."""
-        return self.log_prob_given(parameters, actions)
-
     @abstractmethod
     def sample_given(self, parameters: Array, key: Array) -> Array:
         """One action per row of parameters."""
@@ -97,9 +68,6 @@ class Exact(Density):
 
     def log_prob(self, net: Any, observations: Array, actions: Array, key: Array) -> Array:
         return self.log_prob_given(self.parameters(net, observations), actions)
-
-    def constraint(self, net: Any, observations: Array, actions: Array, key: Array) -> Array:
-        return self.constraint_given(self.parameters(net, observations), actions)
 
     def sample(self, net: Any, observations: Array, key: Array) -> Array:
         return self.sample_given(self.parameters(net, observations), key)

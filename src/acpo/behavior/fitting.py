@@ -68,18 +68,10 @@ class Behavior(NamedTuple):
     def steps(self) -> int:
         return int(self.state.step)
 
-    def annotate(
-        self,
-        observations: np.ndarray,
-        actions: np.ndarray,
-        first: int = 0,
-        relative: bool = False,
-    ) -> np.ndarray:
-        """Per row: the parameters of πβ(·|s), if it has them, then log πβ(a|s) and 0. float32.
+    def annotate(self, observations: np.ndarray, actions: np.ndarray, first: int = 0) -> np.ndarray:
+        """Per row: the parameters of πβ(·|s), if it has them, then log πβ(a|s). float32.
 
-        `first` is the number of the first row, which decides the latents of an estimate. With
-        `relative` the last two are log πβ(a|s) less its mean under πβ(·|s), as the constraint
-        counts it, and that mean.
+        `first` is the number of the first row, which decides the latents of an estimate.
         """
         density = self.density
         at_once = ROWS_AT_ONCE if isinstance(density, Exact) else ESTIMATES_AT_ONCE
@@ -92,7 +84,6 @@ class Behavior(NamedTuple):
                     actions[part],
                     np.arange(first + part.start, first + part.stop),
                     density=density,
-                    relative=relative,
                 ),
             )
             for part in _parts(len(actions), at_once)
@@ -104,7 +95,7 @@ class Behavior(NamedTuple):
 
     def log_prob(self, observations: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """[rows] log πβ(a|s)."""
-        return self.annotate(observations, actions)[:, -2]
+        return self.annotate(observations, actions)[:, -1]
 
     def sample(self, observations: np.ndarray, seed: int = 0) -> np.ndarray:
         """One action per state."""
@@ -143,28 +134,18 @@ def _parts(rows: int, at_once: int) -> Iterator[slice]:
         yield slice(start, start + size)
 
 
-@partial(jax.jit, static_argnames=("density", "relative"))
+@partial(jax.jit, static_argnames="density")
 def _annotation(
-    net: Any, observations: Array, actions: Array, rows: Array, density: Density, relative: bool
+    net: Any, observations: Array, actions: Array, rows: Array, density: Density
 ) -> Array:
+    if isinstance(density, Exact):
+        p = density.parameters(net, observations)
+        return jnp.concatenate([p, density.log_prob_given(p, actions)[:, None]], axis=-1)
     key = jax.random.key(ESTIMATE_SEED)
 
-    def of_rows(observations: Array, actions: Array, key: Array) -> Array:
-        """[rows, 2]"""
-        if not relative:
-            log_beta = density.log_prob(net, observations, actions, key)
-            return jnp.stack([log_beta, jnp.zeros_like(log_beta)], axis=-1)
-        log_beta = density.constraint(net, observations, actions, key)
-        mean = density.constraint_mean(net, observations, jax.random.fold_in(key, 1))
-        return jnp.stack([log_beta - mean, mean], axis=-1)
-
-    if isinstance(density, Exact):
-        parameters = density.parameters(net, observations)
-        found = of_rows(observations, actions, jax.random.fold_in(key, rows[0]))
-        return jnp.concatenate([parameters, found], axis=-1)
-
     def of_row(observation: Array, action: Array, row: Array) -> Array:
-        return of_rows(observation[None], action[None], jax.random.fold_in(key, row))[0]
+        at = jax.random.fold_in(key, row)
+        return density.log_prob(net, observation[None], action[None], at)
 
     return jax.vmap(of_row)(observations, actions, rows)
 
@@ -224,11 +205,6 @@ def _fit_until_check(
     )
 
 
-def some(held_rows: np.ndarray) -> np.ndarray:
-    """At most `MAX_HELD_ROWS` of them, evenly spaced: enough for a mean."""
-    return held_rows[:: -(-len(held_rows) // MAX_HELD_ROWS)]
-
-
 def fit(
     config: BehaviorConfig,
     head: Head,
@@ -249,7 +225,7 @@ def fit(
     density = make_density(config, head)
     if state is None:
         state = init(config, head, key, *dims)
-    held_rows = some(held_rows)
+    held_rows = held_rows[:: -(-len(held_rows) // MAX_HELD_ROWS)]
     device = [jnp.asarray(x) for x in (observations, actions, train_rows, held_rows)]
     # Configs that differ only in when to stop share one compiled program.
     compiled = replace(config, max_steps=0, patience=0)

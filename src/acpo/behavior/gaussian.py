@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from acpo.behavior.density import Exact
-from acpo.networks import LOG_2PI, MLP, Gaussian, Head, normal_log_prob
+from acpo.networks import MLP, Gaussian, Head
 
 
 @dataclass(frozen=True)
@@ -35,19 +35,6 @@ class GaussianDensity(Exact):
 
     def log_prob_given(self, parameters: Array, actions: Array) -> Array:
         return self.head.log_prob(_gaussian(parameters), actions)
-
-    @property
-    def unsquashed(self) -> bool:
-        return True
-
-    def constraint_given(self, parameters: Array, actions: Array) -> Array:
-        """The Gaussian's own log-density, before any squashing: that of a is infinite at ±1."""
-        return normal_log_prob(self.head.unsquash(actions), _gaussian(parameters))
-
-    def constraint_mean(self, net: MLP, observations: Array, key: Array) -> Array:
-        """−Σ_i (log σ_i + ½ log 2πe), the negative entropy."""
-        log_std = _gaussian(self.parameters(net, observations)).log_std
-        return -jnp.sum(log_std + 0.5 * (LOG_2PI + 1.0), axis=-1)
 
     def sample_given(self, parameters: Array, key: Array) -> Array:
         gaussian = _gaussian(parameters)

@@ -12,8 +12,6 @@ from dataclasses import fields, replace
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from acpo.bench import speed
 
 # Of d3rlpy's methods, those that are ours too.
@@ -31,7 +29,7 @@ def configured(name: str) -> Any:
     changes = {"batch_size": speed.BATCH, "hidden": speed.HIDDEN, **PHASES}
     known = {field.name for field in fields(algorithm)}
     algorithm = replace(algorithm, **{k: v for k, v in changes.items() if k in known})
-    return algorithm.settled("squashed", np.zeros(1), speed.ROWS)
+    return algorithm.settled("squashed", 0.0)
 
 
 def make_layout(algorithm: Any) -> Any:

@@ -63,14 +63,11 @@ def repeat(call: Callable[[], int], seconds: float) -> float:
 
 def ours(seeds: int, seconds: float) -> float:
     """Updates per second of ACPO, all seeds added up."""
-    import numpy as np
-
     from acpo.algorithms.acpo import ACPO
     from acpo.cci import dual
     from acpo.training.prepare import Layout
 
-    algorithm = ACPO(rule=dual(-1.0), batch_size=BATCH, hidden=HIDDEN)
-    algorithm = algorithm.settled("squashed", np.zeros(1), ROWS)
+    algorithm = ACPO(rule=dual(-1.0), head="squashed", batch_size=BATCH, hidden=HIDDEN)
     layout = Layout(OBSERVATION_DIM, ACTION_DIM, 2 * ACTION_DIM)
     return updates_per_second(algorithm, layout, seeds, seconds)
 

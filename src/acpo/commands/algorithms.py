@@ -45,7 +45,8 @@ def main(words: list[str]) -> int:
     name = arguments.name
     if name is not None:
         choose(name)  # refuses what there is not
-    records = [_record(one) for one in ([name] if name else ALGORITHMS)]
+    speeds = _speeds()
+    records = [_record(one, speeds.get(one)) for one in ([name] if name else ALGORITHMS)]
     console = Console()
     if not console.is_terminal:  # a file or a pipe has no width of its own
         console = Console(width=WIDTH)
@@ -58,16 +59,20 @@ def main(words: list[str]) -> int:
     return 0
 
 
-def _record(name: str) -> dict[str, Any]:
+def _speeds() -> dict[str, float]:
+    """Updates per second by name, as last measured: here, or else by us."""
+    files = [file for file in (MEASURED, home() / "speed.json") if file.exists()]
+    return {name: rate for file in files for name, rate in read_json(file).items()}
+
+
+def _record(name: str, speed: float | None) -> dict[str, Any]:
     """One method for a program."""
     algorithm = ALGORITHMS[name]
-    files = [file for file in (MEASURED, home() / "speed.json") if file.exists()]
-    measured = {name: rate for file in files for name, rate in read_json(file).items()}
     return {
         "name": name,
         **about(name)._asdict(),
         "objective": (inspect.getdoc(type(algorithm)) or "").split("\n\n")[0],
-        "updates_per_second": measured.get(name),
+        "updates_per_second": speed,
         "defaults": dataclasses.asdict(algorithm),
         "settings": algorithm.settings,
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +12,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from acpo.algorithms import ALGORITHMS, make_algorithm
+from acpo.algorithms import ALGORITHMS, choose
 from acpo.algorithms.acpo import ACPO
 from acpo.data import DEFAULT, DataOptions
 from acpo.data.registry import load
@@ -49,13 +49,24 @@ class CompareArguments:
     config: Annotated[ACPO, tyro.conf.arg(name="")] = field(default_factory=ACPO)
 
 
+def parse(words: list[str]) -> CompareArguments:
+    """Read twice: a task has its own number of episodes per evaluation."""
+    asked = [word for word in words if word not in ("-h", "--help")]
+    default = tyro.cli(CompareArguments, prog="acpo compare", args=asked)
+    episodes = choose("acpo", "default", default.dataset).episodes
+    default = CompareArguments()
+    if episodes is not None:
+        default = replace(default, training=replace(default.training, episodes=episodes))
+    return tyro.cli(CompareArguments, prog="acpo compare", args=words, default=default)
+
+
 def main(words: list[str]) -> int:
-    arguments = tyro.cli(CompareArguments, prog="acpo compare", args=words)
+    arguments = parse(words)
     methods = [name.strip() for name in arguments.methods.split(",") if name.strip()]
     if not methods:
         raise UserError(f"--methods is empty; choose from {', '.join(ALGORITHMS)}.")
     for method in methods:
-        make_algorithm(method)
+        choose(method)
     if len(set(methods)) < len(methods):
         raise UserError(f"--methods {arguments.methods} names a method twice.")
     data = load(arguments.dataset, arguments.data)
@@ -75,7 +86,13 @@ def main(words: list[str]) -> int:
     command = shlex.join(["acpo", "compare", *words])
     try:
         comparison_found = compare(
-            data, methods, arguments.config, arguments.training, out, reporter
+            data,
+            methods,
+            arguments.config,
+            arguments.training,
+            out,
+            reporter,
+            as_recorded=arguments.data.relabel is None,
         )
     except Interrupted as stopped:
         print(f"\nStopped {stopped}; nothing is lost. Continue with:\n  {command}", file=sys.stderr)

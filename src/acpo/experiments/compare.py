@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from acpo.algorithms import make_algorithm
+from acpo.algorithms import Choice, choose
 from acpo.algorithms.acpo import ACPO
 from acpo.algorithms.bc import BC
 from acpo.data import Dataset
+from acpo.data.catalogue import counted_return
+from acpo.data.combine import relabel
 from acpo.experiments.statistics import Estimate, estimate
 from acpo.tasks import reference
 from acpo.training.loop import Run, TrainConfig, train
@@ -40,22 +42,23 @@ class Comparison(NamedTuple):
     environment: str
     quantity: str
     """"score" where the task has reference returns, else "return"."""
-    data: float
-    """The data's own mean, in that quantity."""
+    data: float | None
+    """The data's own mean, in that quantity; None where its rewards were replaced."""
     results: list[Result]
     steps: int
     seeds: list[int]
 
 
-def configured(method: str, config: ACPO, dataset: str | None = None) -> Any:
+def configured(method: str, config: ACPO, dataset: str | None = None) -> Choice:
     """The method with every field it shares with `config`; only what makes it a method differs.
 
     A fixed-λ case keeps its rule. Behaviour cloning has no critic: it takes the fields of the
     policy and of its optimiser. Any other method is as its authors set it for the data.
     """
-    algorithm = make_algorithm(method, "default", dataset)
+    choice = choose(method, "default", dataset)
+    algorithm = choice.algorithm
     if not isinstance(algorithm, ACPO | BC):
-        return algorithm
+        return choice
     shared = {
         field.name: getattr(config, field.name)
         for field in dataclasses.fields(algorithm)
@@ -63,7 +66,7 @@ def configured(method: str, config: ACPO, dataset: str | None = None) -> Any:
     }
     if isinstance(algorithm, ACPO) and algorithm.rule.lam_rate == 0:
         del shared["rule"]
-    return dataclasses.replace(algorithm, **shared)
+    return choice._replace(algorithm=dataclasses.replace(algorithm, **shared))
 
 
 def compare(
@@ -73,33 +76,40 @@ def compare(
     settings: TrainConfig,
     out: Path,
     reporter: Callable[[str], Reporter],
+    as_recorded: bool = True,
 ) -> Comparison:
     """Train each method in OUT/method, going on where an earlier call was stopped.
 
-    πβ is a function of the data and of how it is fitted: once, in OUT, for all methods.
+    πβ is a function of the data and of how it is fitted: once, in OUT, for all methods that learn
+    from the same rewards.
+
+    Args:
+        as_recorded: The rewards are the recorded ones, which some tasks replace for a method's
+            training (AntMaze: reward − 1); else they are what all methods shall learn from.
     """
-    behavior_folder = out / f"behavior-{_digest(data, config)}"
-    algorithms = {method: configured(method, config, data.name) for method in methods}
-    runs = {
-        method: train(
-            data,
-            algorithm,
+    choices = {method: configured(method, config, data.name) for method in methods}
+    texts = {choice.relabel for choice in choices.values() if choice.relabel and as_recorded}
+    rewarded = {text: relabel(data, text) for text in texts}
+    runs = {}
+    for method, choice in choices.items():
+        own = rewarded.get(choice.relabel or "", data)
+        runs[method] = train(
+            own,
+            choice.algorithm,
             out=out / method,
             resume=True,
-            behavior_folder=behavior_folder,
+            behavior_folder=out / f"behavior-{_digest(own, config)}",
             reporter=reporter(method),
             **dataclasses.asdict(settings),
         )
-        for method, algorithm in algorithms.items()
-    }
     first = next(iter(runs.values()))
     scale = reference(first.environment, data.name)
-    mean = data.mean_return
+    mean = counted_return(data)
     return Comparison(
         dataset=data.name,
         environment=first.environment or "",
         quantity="score" if scale else "return",
-        data=float(scale.score(mean) if scale else mean),
+        data=float(scale.score(mean) if scale else mean) if as_recorded else None,
         results=[_result(method, run, scale) for method, run in runs.items()],
         steps=settings.steps,
         seeds=list(range(settings.seed, settings.seed + settings.seeds)),

@@ -72,8 +72,8 @@ class Layout(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Columns of a packed row: s, s', a, r, terminal; πβ's parameters, log πβ and its mean."""
-        density = self.behavior_dim + 2 if self.has_density else 0
+        """Columns of a packed row: s, s', a, r, terminal, and πβ's parameters with log πβ."""
+        density = self.behavior_dim + 1 if self.has_density else 0
         return 2 * self.observation_dim + self.action_dim + 2 + density
 
     def unpack(self, rows: Array) -> Batch:
@@ -87,11 +87,7 @@ class Layout(NamedTuple):
             rewards[..., 0],
             following,
             terminals[..., 0],
-            *(
-                (behavior if b else network, log_beta[..., 0], log_beta[..., 1])
-                if self.has_density
-                else ()
-            ),
+            *((behavior if b else network, log_beta[..., 0]) if self.has_density else ()),
         )
 
 
@@ -137,12 +133,7 @@ def prepare(
         fitted_to = fitting_rows(data, normalizer, algorithm.behavior.held_out)
         folder = behavior_folder or (directory / "behavior" if directory else None)
         behavior = fit_behavior(fitted_to, algorithm, folder, on_fit)
-        log_beta = np.array([behavior.held_out_log_prob])
-        if algorithm.relative:
-            held = fitting.some(fitted_to.held_rows)
-            held_out = fitted_to.observations[held], fitted_to.actions[held]
-            log_beta = behavior.annotate(*held_out, relative=True)[:, -2]
-        algorithm = algorithm.settled(behavior.head.kind, log_beta, len(data))
+        algorithm = algorithm.settled(behavior.head.kind, behavior.held_out_log_prob)
         facts |= {
             "head": behavior.head.kind,
             "behavior_steps": behavior.steps,
@@ -167,9 +158,7 @@ def prepare(
             block.terminals[:, None],
         ]
         if needs_density:
-            columns.append(
-                behavior.annotate(observations, block.actions, rows_before, algorithm.relative)
-            )
+            columns.append(behavior.annotate(observations, block.actions, rows_before))
             rows_before += len(observations)
         return np.concatenate(columns, axis=1, dtype=np.float32)
 
