@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from by_hand import ROWS, A, S, both_q, forward, numerical_gradient
 
 from acpo import cci
 from acpo.algorithms.acpo import ACPO, ACPOState
@@ -20,7 +21,6 @@ from acpo.data.dataset import from_arrays
 from acpo.networks import MLP, TwinQ
 from acpo.training.prepare import prepare
 
-ROWS, S, A = 16, 3, 2
 STEPS = 4
 PARTS = ("actor", "value", "critic")
 
@@ -91,21 +91,6 @@ def gradients(state: ACPOState) -> dict[str, Any]:
 # --- the numpy version --------------------------------------------------------------------------
 
 
-def forward(net: MLP, x: np.ndarray, layer_norm: bool = False) -> np.ndarray:
-    for weight, bias in zip(net.weights[:-1], net.biases[:-1], strict=True):
-        x = x @ weight + bias
-        if layer_norm:
-            mean = x.mean(axis=1, keepdims=True)
-            x = (x - mean) / np.sqrt(((x - mean) ** 2).mean(axis=1, keepdims=True) + 1e-5)
-        x = np.maximum(x, 0.0)
-    return x @ net.weights[-1] + net.biases[-1]
-
-
-def both_q(critic: TwinQ, s: np.ndarray, a: np.ndarray, layer_norm: bool) -> list[np.ndarray]:
-    x = np.concatenate([s, a], axis=1)
-    return [forward(q, x, layer_norm)[:, 0] for q in (critic.q1, critic.q2)]
-
-
 def policy(config: ACPO, actor: MLP, s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     output = forward(actor, s)
     mean, log_std = output[:, :A], output[:, A:]
@@ -120,22 +105,6 @@ def log_density(config: ACPO, mean: np.ndarray, std: np.ndarray, a: np.ndarray) 
         u, correction = np.arctanh(a), np.log(1.0 - a**2)
     normal = -0.5 * ((u - mean) / std) ** 2 - np.log(std) - 0.5 * np.log(2 * np.pi)
     return (normal - correction).sum(axis=1)
-
-
-def numerical_gradient(loss: Callable[[Any], float], net: Any) -> Any:
-    """Central differences, one parameter at a time."""
-    leaves, structure = jax.tree.flatten(net)
-    found = [np.zeros_like(leaf) for leaf in leaves]
-    for leaf, gradient in zip(leaves, found, strict=True):
-        for i in np.ndindex(leaf.shape):
-            kept = leaf[i]
-            leaf[i] = kept + 1e-6
-            above = loss(net)
-            leaf[i] = kept - 1e-6
-            below = loss(net)
-            leaf[i] = kept
-            gradient[i] = (above - below) / 2e-6
-    return jax.tree.unflatten(structure, found)
 
 
 class Reference(NamedTuple):
@@ -162,7 +131,7 @@ def reference_update(
 ) -> tuple[Reference, dict[str, Any], dict[str, float]]:
     """Algorithm 1, line by line; returns the new state, the gradients and the losses."""
     b = jax.tree.map(lambda x: np.asarray(x, np.float64), batch)
-    s, a, norm = b.observations, b.actions, config.layer_norm
+    s, a = b.observations, b.actions
     actor, value, critic = (ref.nets[part] for part in PARTS)
 
     def clip(x: np.ndarray) -> np.ndarray:
@@ -181,10 +150,10 @@ def reference_update(
     lam = max(ref.lam - config.rule.lam_rate * slack, 0.0)
 
     bootstrap = ref.target if config.value_target == "target" else critic
-    y_v = np.minimum(*both_q(bootstrap, s, sampled, norm)) - config.alpha * clip(log_pi)
-    next_v = forward(value, b.next_observations, norm)[:, 0]
+    y_v = np.minimum(*both_q(bootstrap, s, sampled)) - config.alpha * clip(log_pi)
+    next_v = forward(value, b.next_observations)[:, 0]
     y_q = b.rewards + config.gamma * np.where(b.terminals == 1.0, 0.0, next_v)
-    advantage = np.minimum(*both_q(critic, s, a, norm)) - forward(value, s, norm)[:, 0]
+    advantage = np.minimum(*both_q(critic, s, a)) - forward(value, s)[:, 0]
     if config.advantage_std_max is not None:
         bound = config.advantage_std_max * config.alpha
         advantage = (advantage - advantage.mean()) * min(1.0, bound / advantage.std())
@@ -193,10 +162,10 @@ def reference_update(
     weight = np.exp(np.minimum(exponent, config.log_weight_max))
 
     def value_loss(net: MLP) -> float:
-        return 0.5 * ((forward(net, s, norm)[:, 0] - y_v) ** 2).mean()
+        return 0.5 * ((forward(net, s)[:, 0] - y_v) ** 2).mean()
 
     def critic_loss(net: TwinQ) -> float:
-        return sum(0.5 * ((q - y_q) ** 2).mean() for q in both_q(net, s, a, norm))
+        return sum(0.5 * ((q - y_q) ** 2).mean() for q in both_q(net, s, a))
 
     def policy_loss(net: MLP) -> float:
         return -(weight * log_density(config, *policy(config, net, s), a)).mean()
@@ -550,8 +519,8 @@ def test_diagnostics_measure_the_weights_and_the_advantage() -> None:
     found = jax.jit(config.diagnose)(state, batch, jax.random.key(10))
     nets = Reference.of(FIXED, state).nets
     b = jax.tree.map(lambda x: np.asarray(x, np.float64), batch)
-    q = both_q(nets["critic"], b.observations, b.actions, True)
-    advantage = np.minimum(*q) - forward(nets["value"], b.observations, True)[:, 0]
+    q = both_q(nets["critic"], b.observations, b.actions)
+    advantage = np.minimum(*q) - forward(nets["value"], b.observations)[:, 0]
     exponent = (advantage + (0.7 - 0.4) * b.log_beta) / 0.4
     weight = np.exp(np.minimum(exponent, 4.6))
     mean, std = policy(config, nets["actor"], b.observations)

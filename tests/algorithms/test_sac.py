@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from by_hand import ROWS, A, S, both_q, doubles, forward, make_batch, numerical_gradient
 
 from acpo.algorithms.base import Batch, Spec
 from acpo.algorithms.sac import SAC, SACState
 from acpo.networks import MLP, TwinQ
 
-ROWS, S, A = 16, 3, 2
 CONFIG = SAC(gamma=0.9, tau=0.1, learning_rate=1e-2, batch_size=ROWS, hidden=(8, 8))
 
 
@@ -33,34 +33,7 @@ def start() -> SACState:
     return state._replace(target=target, log_alpha=jnp.float32(-0.5))
 
 
-def make_batch(seed: int = 0) -> Batch:
-    rng = np.random.default_rng(seed)
-    fields = (
-        rng.normal(size=(ROWS, S)),
-        rng.uniform(-0.9, 0.9, size=(ROWS, A)),
-        rng.normal(size=ROWS),
-        rng.normal(size=(ROWS, S)),
-        (np.arange(ROWS) % 3 == 0).astype(float),
-    )
-    return Batch(*jax.tree.map(jnp.float32, fields))
-
-
 # --- the numpy version --------------------------------------------------------------------------
-
-
-def doubles(tree: Any) -> Any:
-    return jax.tree.map(lambda x: np.array(x, np.float64), tree)
-
-
-def forward(net: MLP, x: np.ndarray) -> np.ndarray:
-    for weight, bias in zip(net.weights[:-1], net.biases[:-1], strict=True):
-        x = np.maximum(x @ weight + bias, 0.0)
-    return x @ net.weights[-1] + net.biases[-1]
-
-
-def both_q(critic: TwinQ, s: np.ndarray, a: np.ndarray) -> list[np.ndarray]:
-    x = np.concatenate([s, a], axis=1)
-    return [forward(q, x)[:, 0] for q in (critic.q1, critic.q2)]
 
 
 def sample(actor: MLP, s: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -85,21 +58,6 @@ def actor_loss(actor: MLP, state: SACState, b: Batch, noise: np.ndarray) -> floa
     action, log_pi = sample(actor, b.observations, noise)
     q = np.minimum(*both_q(state.critic, b.observations, action))
     return (np.exp(state.log_alpha) * log_pi - q).mean()
-
-
-def numerical_gradient(loss: Callable[[Any], float], net: Any) -> Any:
-    leaves, structure = jax.tree.flatten(net)
-    found = [np.zeros_like(leaf) for leaf in leaves]
-    for leaf, gradient in zip(leaves, found, strict=True):
-        for i in np.ndindex(leaf.shape):
-            kept = leaf[i]
-            leaf[i] = kept + 1e-6
-            above = loss(net)
-            leaf[i] = kept - 1e-6
-            below = loss(net)
-            leaf[i] = kept
-            gradient[i] = (above - below) / 2e-6
-    return jax.tree.unflatten(structure, found)
 
 
 def noises(key: jax.Array) -> list[np.ndarray]:

@@ -104,7 +104,7 @@ class ACPO(Algorithm):
     """Upper bound of log σ."""
     log_prob_clip: float = 20.0
     """|log π| is clipped here, for πθ in V's target and for πβ in the dual step and the weight."""
-    advantage_std_max: float | None = 5.0
+    advantage_std_max: float | None = 3.0
     """κ: A enters the weight less its mean over the batch, and its deviation there is at most κ α,
     so that a few rows do not have all the weight where advantages are large. None: A as it is."""
     log_weight_max: float = 4.6

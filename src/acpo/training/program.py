@@ -58,10 +58,22 @@ def make_chunk(
     `Draw` of rows in place of their numbers, for data that is not in memory. A πβ that runs in
     the loop is one for all seeds, and an argument, for constants would be compiled in.
     """
+    program = _Program(algorithm, layout._replace(network=None), length, gathered)
+    return partial(_chunk, program, layout.network)
+
+
+class _Program(NamedTuple):
+    """All that a chunk's compiled code depends on but for shapes: equal ones compile once."""
+
+    algorithm: Any
+    layout: Layout
+    length: int
+    gathered: bool
 
     def one_seed(
-        network: Any, state: Any, key: Array, step: Array, rows: Any
+        self, network: Any, state: Any, key: Array, step: Array, rows: Any
     ) -> tuple[Any, Metrics]:
+        algorithm, layout, length, gathered = self
         _, key_updates, key_diagnosis = _keys(key, step)
         chosen = rows if gathered else draw(algorithm, key, step, length, len(rows))
 
@@ -78,21 +90,20 @@ def make_chunk(
         diagnosis = algorithm.diagnose(state, fetch(chosen.diagnosis), key_diagnosis)
         return state, {**metrics, **diagnosis}
 
-    @partial(jax.jit, donate_argnums=1)
-    def chunk(
-        network: Any, states: Any, keys: Array, step: Array, rows: Any
-    ) -> tuple[Any, Metrics]:
-        if len(keys) > 1:
-            axes = (None, 0, 0, None, 0 if gathered else None)
-            return jax.vmap(one_seed, in_axes=axes)(network, states, keys, step, rows)
-        # One seed needs no batched products.
-        if gathered:
-            rows = jax.tree.map(lambda x: x[0], rows)
-        state = jax.tree.map(lambda x: x[0], states)
-        state, metrics = one_seed(network, state, keys[0], step, rows)
-        return jax.tree.map(lambda x: x[None], (state, metrics))
 
-    return partial(chunk, layout.network)
+@partial(jax.jit, static_argnums=0, donate_argnums=2)
+def _chunk(
+    program: _Program, network: Any, states: Any, keys: Array, step: Array, rows: Any
+) -> tuple[Any, Metrics]:
+    if len(keys) > 1:
+        axes = (None, 0, 0, None, 0 if program.gathered else None)
+        return jax.vmap(program.one_seed, in_axes=axes)(network, states, keys, step, rows)
+    # One seed needs no batched products.
+    if program.gathered:
+        rows = jax.tree.map(lambda x: x[0], rows)
+    state = jax.tree.map(lambda x: x[0], states)
+    state, metrics = program.one_seed(network, state, keys[0], step, rows)
+    return jax.tree.map(lambda x: x[None], (state, metrics))
 
 
 def first_not_finite(metrics: dict[str, Any], step: int) -> tuple[int, str] | None:
