@@ -114,6 +114,8 @@ class DTQL(Method):
     """Adam's step size for Q and V."""
     decay: bool = False
     """After pretraining, let all step sizes fall to 0 by a cosine."""
+    tau: float = 5e-3
+    """Without effect: V stands in for the target critics of other methods."""
     hidden: tuple[int, ...] = (256, 256, 256)
     """Hidden layers of every network; Mish in all but the policy, layer normalisation in Q."""
 
