@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,17 @@ def test_each_seed_has_a_policy_and_a_final_return(data: Dataset) -> None:
         alone.policy.actor.network.weights, both.policies[1].actor.network.weights, strict=True
     ):
         np.testing.assert_allclose(w, other, atol=1e-4)
+
+
+def test_a_second_run_of_equal_method_and_sizes_compiles_nothing(data: Dataset) -> None:
+    settings: dict[str, Any] = {"steps": 20, "log_every": 10, "env": "none"}
+    first = acpo.train(data, TINY_BC, **settings)
+    compiled = program._chunk._cache_size()
+    again = acpo.train(data, replace(TINY_BC), **settings, seed=1)
+    assert program._chunk._cache_size() == compiled
+    assert not again.metrics.equals(first.metrics)
+    acpo.train(data, replace(TINY_BC, hidden=(8,)), **settings)
+    assert program._chunk._cache_size() == compiled + 1
 
 
 def test_without_an_environment_nothing_is_evaluated(data: Dataset) -> None:
