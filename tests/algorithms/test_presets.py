@@ -85,6 +85,7 @@ def test_where_the_paper_is_silent_its_presets_take_the_plainest_choice(preset: 
         assert algorithm.layer_norm is False
         assert algorithm.reward_scale == 1.0
         assert algorithm.advantage_std_max is None
+        assert algorithm.tolerance is None
         assert algorithm.normalize_observations is False
     cloning = make_algorithm("bc", preset)
     assert (cloning.head, cloning.normalize_observations) == ("plain", False)

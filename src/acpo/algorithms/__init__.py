@@ -151,6 +151,7 @@ def _as_the_paper(algorithm: Any, row: Preset) -> Any:
         layer_norm=False,
         reward_scale=1.0,
         advantage_std_max=None,
+        tolerance=None,
     )
 
 

@@ -17,6 +17,7 @@ from jax import Array
 from acpo import cci
 from acpo.algorithms.base import (
     ABOVE_0,
+    NOT_NEGATIVE,
     STEP,
     About,
     Algorithm,
@@ -74,6 +75,7 @@ class ACPO(Algorithm):
         **Algorithm.limits,
         "alpha": ABOVE_0,
         "advantage_std_max": ABOVE_0,
+        "tolerance": NOT_NEGATIVE,
         "actor_average": STEP,
     }
 
@@ -107,6 +109,9 @@ class ACPO(Algorithm):
     advantage_std_max: float | None = 3.0
     """κ: A enters the weight less its mean over the batch, and its deviation there is at most κ α,
     so that a few rows do not have all the weight where advantages are large. None: A as it is."""
+    tolerance: float | None = 0.0
+    """Under the dual rule the weight is w^c, c = exp(−(ε − E[log πβ] − tolerance)₊): a policy that
+    is not, or no longer, near where it may be clones all rows alike before it climbs. None: w."""
     log_weight_max: float = 4.6
     """Upper clip of the weight's exponent (4.6: weights up to 100)."""
     value_target: Literal["target", "online"] = "target"
@@ -195,6 +200,25 @@ class ACPO(Algorithm):
         key = jax.random.fold_in(key, 1)
         return density.log_prob(batch.behavior, batch.observations[some], actions[some], key)
 
+    def scaled(
+        self, advantage: Array, log_beta: Array, policy_log_beta: Array
+    ) -> tuple[Array, Array]:
+        """A and log πβ of the data's actions as they enter the weight.
+
+        A less its mean over the batch, its deviation at most κ α; and less of both, the further the
+        policy's own actions, of `policy_log_beta`, violate the constraint.
+        """
+        if self.advantage_std_max is not None:
+            bound = self.advantage_std_max * self.alpha
+            shrink = jnp.minimum(bound / jnp.maximum(advantage.std(), 1e-6), 1.0)
+            advantage = shrink * (advantage - advantage.mean())
+        log_beta = self.clip(log_beta)
+        if self.rule.lam_rate > 0 and self.tolerance is not None:
+            violation = self.epsilon - self.clip(policy_log_beta).mean()
+            c = jnp.exp(-jnp.maximum(violation - self.tolerance, 0.0))
+            advantage, log_beta = c * advantage, c * log_beta
+        return advantage, log_beta
+
     # --- losses ---------------------------------------------------------------------------------
 
     def value_loss(self, v: Array, q: Array, log_pi: Array) -> tuple[Array, Metrics]:
@@ -221,15 +245,8 @@ class ACPO(Algorithm):
 
     def log_weight(self, advantage: Array, log_beta: Array, lam: Array) -> Array:
         """log w_λ, clipped from above before it is exponentiated."""
-        return jnp.minimum(self.exponent(advantage, log_beta, lam), self.log_weight_max)
-
-    def exponent(self, advantage: Array, log_beta: Array, lam: Array) -> Array:
-        """A/α + (λ − α)/α log πβ, of A as `advantage_std_max` has it."""
-        if self.advantage_std_max is not None:
-            bound = self.advantage_std_max * self.alpha
-            shrink = jnp.minimum(bound / jnp.maximum(advantage.std(), 1e-6), 1.0)
-            advantage = shrink * (advantage - advantage.mean())
-        return cci.log_weight(advantage, self.clip(log_beta), lam, self.alpha)
+        exponent = cci.log_weight(advantage, self.clip(log_beta), lam, self.alpha)
+        return jnp.minimum(exponent, self.log_weight_max)
 
     # --- one step -------------------------------------------------------------------------------
 
@@ -264,7 +281,9 @@ class ACPO(Algorithm):
                 q, batch.rewards, batch.terminals, next_v
             )
             policy_loss, policy_metrics = self.policy_loss(
-                head.log_prob(policy, batch.actions), advantage, batch.log_beta, lam
+                head.log_prob(policy, batch.actions),
+                *self.scaled(advantage, batch.log_beta, log_beta),
+                lam,
             )
             metrics = {
                 **value_metrics,
@@ -298,7 +317,8 @@ class ACPO(Algorithm):
         v = value(batch.observations)[..., 0]
         q = critic(batch.observations, batch.actions)
         advantage = q.min(axis=0) - v
-        exponent = self.exponent(advantage, batch.log_beta, state.lam)
+        scaled = self.scaled(advantage, batch.log_beta, log_beta)
+        exponent = cci.log_weight(*scaled, state.lam, self.alpha)
         weight = jnp.exp(jnp.minimum(exponent, self.log_weight_max))
         metrics = {
             "weights/clipped": jnp.mean(exponent > self.log_weight_max),
