@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-# Left to `make test-all`: compiling their programs would take the tests beyond ten minutes.
-SLOW_METHODS = ("spot", "bcq", "mcq", "dtql", "swg")
+# Left to `make test-all`: compiling these programs would take the tests beyond ten minutes.
+SLOW_METHODS = ("td3_bc", "iql", "eql", "spot", "bcq", "cql", "mcq", "edac", "dtql", "swg")
+SLOW_FILES = ("test_swg.py", "test_dtql.py", "test_denoising.py", "test_mcq.py", "test_bcq.py")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -28,9 +29,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files first, so that they run beside the others and not after them."""
     for item in items:
-        if item.path.name == "test_conformance.py" and any(
+        compiles = "test_conformance.py" in item.path.name and any(
             f"[{name}]" in item.name for name in SLOW_METHODS
-        ):
+        )
+        if compiles or item.path.name in SLOW_FILES:
             item.add_marker(pytest.mark.slow)
     longest = ("test_learning.py", "test_conformance.py", "test_resume.py")
     items.sort(key=lambda item: item.path.name not in longest)

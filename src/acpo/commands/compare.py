@@ -52,8 +52,8 @@ class CompareArguments:
 def parse(words: list[str]) -> CompareArguments:
     """Read twice: a task has its own number of episodes per evaluation."""
     asked = [word for word in words if word not in ("-h", "--help")]
-    default = tyro.cli(CompareArguments, prog="acpo compare", args=asked)
-    episodes = choose("acpo", "default", default.dataset).episodes
+    dataset = tyro.cli(CompareArguments, prog="acpo compare", args=asked).dataset
+    episodes = choose("acpo", "default", dataset).episodes
     default = CompareArguments()
     if episodes is not None:
         default = replace(default, training=replace(default.training, episodes=episodes))
