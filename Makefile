@@ -4,12 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -q
 
-.PHONY: help train test test-all check format bench clean
+.PHONY: help train test check format bench clean
 
 help:
 	@echo "make train   set up, then train ACPO on the built-in dataset (under five minutes)"
-	@echo "make test    set up, then run the tests (under ten minutes)"
-	@echo "make test-all also what takes long to compile: every method's conformance"
+	@echo "make test    set up, then run all tests (under ten minutes)"
 	@echo "make check   ruff, formatting, types"
 	@echo "make bench   updates per second beside d3rlpy (installs it in .venv-bench)"
 
@@ -29,9 +28,6 @@ train: $(VENV)/train.stamp
 	$(BIN)/acpo train --steps 25000
 
 test: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
-
-test-all: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/dev.stamp

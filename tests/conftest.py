@@ -8,17 +8,13 @@ from pathlib import Path
 
 import pytest
 
-# Left to `make test-all`: compiling these programs would take the tests beyond ten minutes.
-SLOW_METHODS = ("td3_bc", "iql", "eql", "spot", "bcq", "cql", "mcq", "edac", "dtql", "swg")
-SLOW_FILES = ("test_swg.py", "test_dtql.py", "test_denoising.py", "test_mcq.py", "test_bcq.py")
-
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Compile each program once: a tiny run takes seconds to compile and an instant to run.
+    """Compile each program once and quickly: a tiny run takes an instant beside its compilation.
 
     Set before JAX is imported, and inherited by the commands that tests start.
     """
-    config.addinivalue_line("markers", "slow: left to make test-all")
+    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
     cache = getattr(config, "cache", None)  # absent under -p no:cacheprovider
     if cache is not None:
         folder = cache.mkdir("jax")
@@ -28,12 +24,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files first, so that they run beside the others and not after them."""
-    for item in items:
-        compiles = "test_conformance.py" in item.path.name and any(
-            f"[{name}]" in item.name for name in SLOW_METHODS
-        )
-        if compiles or item.path.name in SLOW_FILES:
-            item.add_marker(pytest.mark.slow)
     longest = ("test_learning.py", "test_conformance.py", "test_resume.py")
     items.sort(key=lambda item: item.path.name not in longest)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -66,10 +67,15 @@ def _command(words: tuple[Any, ...], script: str | None) -> list[str]:
 
 
 def run_acpo(
-    *words: Any, script: str | None = None, cwd: Path | None = None
+    *words: Any,
+    script: str | None = None,
+    cwd: Path | None = None,
+    seconds: float = SECONDS,
+    quick_to_compile: bool = True,
 ) -> subprocess.CompletedProcess[str]:
+    env = {k: v for k, v in os.environ.items() if quick_to_compile or k != "XLA_FLAGS"}
     return subprocess.run(
-        _command(words, script), cwd=cwd, capture_output=True, text=True, timeout=SECONDS
+        _command(words, script), cwd=cwd, env=env, capture_output=True, text=True, timeout=seconds
     )
 
 
