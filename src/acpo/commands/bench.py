@@ -137,7 +137,7 @@ def _speed(words: list[str]) -> int:
         f"share of that limit   {100 * found['share_of_limit']:.0f} %, "
         f"{found['flops_per_update'] / 1e9:.3f} GFLOP an update"
     )
-    print(f"five vmapped seeds    {found['five_seeds_updates_per_s']:.0f} updates/s in all")
+    print(f"five seeds            {found['five_seeds_updates_per_s']:.0f} updates/s in all")
     if arguments.json:
         write_json(arguments.json, found)
         print(f"written to {arguments.json}")

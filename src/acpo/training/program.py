@@ -1,4 +1,4 @@
-"""The compiled heart of the loop: a chunk of updates in one scan, seeds on a vmapped axis."""
+"""The compiled heart of the loop: a chunk of updates in one scan, seeds on an axis of their own."""
 
 from __future__ import annotations
 
@@ -95,15 +95,15 @@ class _Program(NamedTuple):
 def _chunk(
     program: _Program, network: Any, states: Any, keys: Array, step: Array, rows: Any
 ) -> tuple[Any, Metrics]:
-    if len(keys) > 1:
-        axes = (None, 0, 0, None, 0 if program.gathered else None)
-        return jax.vmap(program.one_seed, in_axes=axes)(network, states, keys, step, rows)
-    # One seed needs no batched products.
-    if program.gathered:
-        rows = jax.tree.map(lambda x: x[0], rows)
-    state = jax.tree.map(lambda x: x[0], states)
-    state, metrics = program.one_seed(network, state, keys[0], step, rows)
-    return jax.tree.map(lambda x: x[None], (state, metrics))
+    def of_seed(xs: tuple[Any, Array, Any]) -> tuple[Any, Metrics]:
+        state, key, own = xs
+        return program.one_seed(network, state, key, step, own if program.gathered else rows)
+
+    # One seed fills a CPU, and plain products run faster there than batched ones: seeds take
+    # turns within the program. Elsewhere they are one batch.
+    together = None if jax.default_backend() == "cpu" else len(keys)
+    xs = (states, keys, rows if program.gathered else None)
+    return jax.lax.map(of_seed, xs, batch_size=together)
 
 
 def first_not_finite(metrics: dict[str, Any], step: int) -> tuple[int, str] | None:
