@@ -20,6 +20,7 @@ from acpo.actors import to_arrays
 from acpo.algorithms import ALGORITHMS, about, choose
 from acpo.algorithms.base import Spec
 from acpo.behavior.config import BehaviorConfig
+from acpo.commands.train import parse
 from acpo.data import Dataset
 from acpo.errors import UserError
 from acpo.networks import MLP
@@ -180,6 +181,12 @@ def test_bad_settings_are_refused_by_name(name: str, field: str, value: Any) -> 
         pytest.skip(f"{name} has no {field}")
     with pytest.raises(UserError, match=f"--{field.replace('_', '-')} is .* must be"):
         replace(config, **{field: value})
+
+
+def test_every_setting_is_a_flag_of_the_command(name: str) -> None:
+    """A field of the same name as a flag of the data or the loop would be a conflict."""
+    found = parse(["--algorithm", name, "--learning-rate", "0.125"]).config
+    assert found == replace(ALGORITHMS[name], learning_rate=0.125)
 
 
 def test_its_settings_are_known_for_every_task(name: str) -> None:

@@ -37,7 +37,7 @@ QUICK = {"xla_backend_optimization_level": 0}
 PLAIN: dict[str, Any] = {"cloning_steps": 0}
 # Whatever the first case has not: a multiplier, the plain sum, entropy in the target, cloning.
 OTHER: dict[str, Any] = {
-    "gap": 3.0,
+    "target_gap": 3.0,
     "importance_sampled": False,
     "backup_entropy": True,
     "cloning_steps": 5,
@@ -237,7 +237,7 @@ def test_q_falls_below_the_data_where_the_data_has_no_actions() -> None:
     ("field", "value", "flag"),
     [
         ("weight", -1.0, "--weight"),
-        ("gap", -1.0, "--gap"),
+        ("target_gap", -1.0, "--target-gap"),
         ("samples", 0, "--samples"),
         ("cloning_steps", -1, "--cloning-steps"),
     ],

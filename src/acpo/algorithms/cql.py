@@ -72,7 +72,7 @@ class CQL(Soft):
     # NeoRL2: of each task's runs (polixir/NeoRL2, benchmark/results/*-cql) the setting of the best
     # mean, which is the one that benchmark reports.
     settings: ClassVar[dict[str, dict[str, Any]]] = {
-        "antmaze": {"gap": 5.0, "relabel": "4*reward - 2"},
+        "antmaze": {"target_gap": 5.0, "relabel": "4*reward - 2"},
         "kitchen": {
             "importance_sampled": False,
             "cloning_steps": 0,
@@ -80,18 +80,18 @@ class CQL(Soft):
             "relabel": "reward - 4",
         },
         "neorl2": {"backup_entropy": True, "weight": 10.0, "importance_sampled": False},
-        "DMSD": {"weight": 5.0, "gap": 10.0, "importance_sampled": True},
-        "Fusion": {"gap": 5.0},
-        "Pipeline": {"gap": 10.0},
-        "RandomFrictionHopper": {"gap": 5.0},
-        "RocketRecovery": {"gap": 2.0, "importance_sampled": True},
-        "SafetyHalfCheetah": {"gap": 2.0},
-        "Simglucose": {"gap": 2.0},
+        "DMSD": {"weight": 5.0, "target_gap": 10.0, "importance_sampled": True},
+        "Fusion": {"target_gap": 5.0},
+        "Pipeline": {"target_gap": 10.0},
+        "RandomFrictionHopper": {"target_gap": 5.0},
+        "RocketRecovery": {"target_gap": 2.0, "importance_sampled": True},
+        "SafetyHalfCheetah": {"target_gap": 2.0},
+        "Simglucose": {"target_gap": 2.0},
     }
     limits: ClassVar[dict[str, Limit]] = {
         **Soft.limits,
         "weight": NOT_NEGATIVE,
-        "gap": NOT_NEGATIVE,
+        "target_gap": NOT_NEGATIVE,
         "samples": COUNT,
         "cloning_steps": NOT_NEGATIVE,
         "actor_learning_rate": ABOVE_0,
@@ -103,7 +103,7 @@ class CQL(Soft):
     """Adam's step size for π and the temperature; the critics have the other."""
     weight: float = 5.0
     """w, price of the gap between log Σ exp Q and the data's Q (min_q_weight in the code)."""
-    gap: float | None = None
+    target_gap: float | None = None
     """τ, the weighted gap that a multiplier on it keeps. None: no multiplier."""
     samples: int = 10
     """Actions per state from each of U(−1, 1), π(·|s) and π(·|s') that stand for log Σ exp Q."""
@@ -156,9 +156,9 @@ class CQL(Soft):
         gaps = jnp.mean(jax.nn.logsumexp(exponents, axis=1) - q, axis=-1)
         metrics = {"critic/gap": gaps.mean(), "critic/price": jnp.exp(log_price)}
         excess = self.weight * gaps
-        if self.gap is None:
+        if self.target_gap is None:
             return excess.sum(), metrics
-        excess = excess - self.gap
+        excess = excess - self.target_gap
         price = jnp.minimum(jnp.exp(log_price), PRICE_MAX)
         fall = jax.lax.stop_gradient(price) * excess.sum()
         rise = -0.5 * price * jax.lax.stop_gradient(excess.sum())
