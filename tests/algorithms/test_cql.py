@@ -32,8 +32,6 @@ from acpo.networks import MLP, TwinQ
 
 N = 4
 KEY = jax.random.key(7)
-# Compiling takes longer than running these: no time is spent on making it run fast.
-QUICK = {"xla_backend_optimization_level": 0}
 PLAIN: dict[str, Any] = {"cloning_steps": 0}
 # Whatever the first case has not: a multiplier, the plain sum, entropy in the target, cloning.
 OTHER: dict[str, Any] = {
@@ -69,7 +67,7 @@ def start() -> CQLState:
 
 @cache
 def compiled(other: bool) -> Callable[..., tuple[CQLState, Metrics]]:
-    return jax.jit(make(**(OTHER if other else PLAIN)).update, compiler_options=QUICK)
+    return jax.jit(make(**(OTHER if other else PLAIN)).update)
 
 
 @cache

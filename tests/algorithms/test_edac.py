@@ -31,8 +31,6 @@ from acpo.networks import MLP
 
 N = 4
 KEY = jax.random.key(7)
-# Compiling takes longer than running these: no time is spent on making it run fast.
-QUICK = {"xla_backend_optimization_level": 0}
 
 
 def make(**changes: Any) -> EDAC:
@@ -63,7 +61,7 @@ def start() -> EDACState:
 
 @cache
 def compiled() -> Callable[..., tuple[EDACState, Metrics]]:
-    return jax.jit(make().update, compiler_options=QUICK)
+    return jax.jit(make().update)
 
 
 @cache
@@ -155,7 +153,7 @@ def written_gradient() -> MLP:
 
     with jax.enable_x64(True):
         critic = doubles(start().trained.critic)
-        return jax.device_get(jax.jit(jax.grad(loss), compiler_options=QUICK)(critic))
+        return jax.device_get(jax.jit(jax.grad(loss))(critic))
 
 
 # --- tests --------------------------------------------------------------------------------------
@@ -174,7 +172,7 @@ def test_gradient_by_hand_is_that_of_the_loss_as_it_is_written() -> None:
     with jax.enable_x64(True):
         critic, batch, value = doubles((start().trained.critic, make_batch(), next_value()))
         method = make()
-        found, _ = jax.jit(method.critic_gradient, compiler_options=QUICK)(critic, batch, value)
+        found, _ = jax.jit(method.critic_gradient)(critic, batch, value)
     assert_close(found, written_gradient(), rtol=1e-9, atol=1e-12)
 
 

@@ -33,8 +33,6 @@ from acpo.networks import MLP, TwinQ
 
 N, Z = 4, 2 * A
 KEY = jax.random.key(7)
-# Compiling takes longer than running these: no time is spent on making it run fast.
-QUICK = {"xla_backend_optimization_level": 0}
 
 
 def make(**changes: Any) -> MCQ:
@@ -65,7 +63,7 @@ def start() -> MCQState:
 
 @cache
 def compiled() -> Callable[..., tuple[MCQState, Metrics]]:
-    return jax.jit(make().update, compiler_options=QUICK)
+    return jax.jit(make().update)
 
 
 @cache
