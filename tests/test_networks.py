@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from acpo.networks import MLP, Gaussian, Head, TwinQ
 
@@ -203,6 +204,41 @@ def test_log_prob_and_its_gradient_are_finite_at_the_bounds(kind: str) -> None:
     gradient = np.asarray(jax.grad(total)(output))
     assert np.isfinite(gradient).all()
     assert np.abs(gradient[0]).max() > 0
+
+
+@pytest.mark.parametrize("kind", ["plain", "squashed"])
+def test_the_mass_around_an_action_is_a_difference_of_two_normal_tails(kind: str) -> None:
+    mean, std = np.array([0.3, -0.6]), np.array([0.2, 1.5])
+    p = Gaussian(jnp.asarray(mean), jnp.log(jnp.asarray(std)))
+    for action in ([0.3, -0.6], [0.9, 0.2], [-0.9, 0.9], [1.0, -1.0], [0.995, -0.992]):
+        low, high = np.array(action) - 0.01, np.array(action) + 0.01
+        if kind == "squashed":
+            low, high = (np.arctanh(np.clip(x, -1 + 1e-15, 1 - 1e-15)) for x in (low, high))
+        # Samples beyond a bound end on it.
+        low = np.where(np.array(action) - 0.01 <= -1, -np.inf, low)
+        high = np.where(np.array(action) + 0.01 >= 1, np.inf, high)
+        # Of two ways to write a difference of tails, one does not cancel.
+        left = norm.cdf(high, mean, std) - norm.cdf(low, mean, std)
+        right = norm.sf(low, mean, std) - norm.sf(high, mean, std)
+        expected = np.log(np.where(low > mean, right, left)).sum()
+        found = float(Head(kind).log_mass(p, jnp.asarray(action), 0.01))
+        assert found == pytest.approx(expected, rel=2e-3)
+
+
+@pytest.mark.parametrize("kind", ["plain", "squashed"])
+def test_the_masses_of_boxes_that_fill_the_range_sum_to_one(kind: str) -> None:
+    centres = jnp.linspace(-0.9, 0.9, 10)[:, None]
+    p = Gaussian(jnp.full((10, 1), 0.7), jnp.full((10, 1), -0.5))
+    assert float(jnp.exp(Head(kind).log_mass(p, centres, 0.1)).sum()) == pytest.approx(1, rel=1e-4)
+
+
+def test_the_mass_is_finite_however_far_away_and_at_most_one_on_the_bounds() -> None:
+    for kind in ("plain", "squashed"):
+        p = Gaussian(jnp.array([[1.0], [-1.0]]), jnp.full((2, 1), -5.0))
+        far, near = Head(kind).log_mass(p, jnp.ones((2, 1)), 0.01)[::-1]
+        assert np.isfinite(far)
+        assert far < -20
+        assert near <= 0
 
 
 def test_an_unsettled_head_is_refused() -> None:

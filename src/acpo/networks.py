@@ -181,6 +181,27 @@ class Head:
         log_prob = normal_log_prob(u, p)
         return log_prob if self.kind == "plain" else log_prob - _log_tanh_slope(u)
 
+    def log_mass(self, p: Gaussian, action: Array, radius: float) -> Array:
+        """log P(|a' − a| ≤ radius in every dimension), a' ~ π(·|s) clipped to the box.
+
+        Where `log_prob` has no bound, at an action on its bounds, this is at most 0: such heads
+        can be compared by it, whatever share of the data lies there.
+        """
+        low, high = action - radius, action + radius
+        if self.kind == "squashed":
+            low, high = (jnp.arctanh(jnp.clip(edge, -1.0, 1.0)) for edge in (low, high))
+        low, high = (
+            (edge - p.mean) * jnp.exp(-p.log_std)
+            for edge in (
+                jnp.where(action - radius <= -1.0, -jnp.inf, low),
+                jnp.where(action + radius >= 1.0, jnp.inf, high),
+            )
+        )
+        # By symmetry always in the left tail, where Φ is not 1 up to rounding.
+        low, high = jnp.where(low > 0, -high, low), jnp.where(low > 0, -low, high)
+        log_low, log_high = jax.scipy.special.log_ndtr(low), jax.scipy.special.log_ndtr(high)
+        return jnp.sum(log_high + jnp.log1p(-jnp.exp(log_low - log_high)), axis=-1)
+
     def unsquash(self, action: Array) -> Array:
         """What the Gaussian is a density of: a itself, or u where a = tanh(u)."""
         if self.kind == "plain":
