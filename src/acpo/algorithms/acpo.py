@@ -98,8 +98,8 @@ class ACPO(Algorithm):
     hidden: tuple[int, ...] = (256, 256)
     """Hidden layers of actor, V and Q."""
     head: Literal["plain", "squashed", "auto"] = "auto"
-    """Distribution of πθ, and of a Gaussian πβ. auto: the head under which held-out actions are
-    likelier, by two short Gaussian fits."""
+    """Distribution of πθ, and of a Gaussian πβ. auto: the head that gives more mass to the
+    neighbourhood of held-out actions, by two short Gaussian fits."""
     log_std_min: float = -5.0
     """Lower bound of log σ."""
     log_std_max: float = 2.0

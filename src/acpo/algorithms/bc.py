@@ -48,7 +48,7 @@ class BC(Algorithm):
     hidden: tuple[int, ...] = (256, 256)
     """Hidden layers of the actor."""
     head: Literal["plain", "squashed", "auto"] = "auto"
-    """Action distribution. auto: the head under which held-out actions are likelier."""
+    """Action distribution. auto: the head that gives held-out actions more mass."""
     log_std_min: float = -5.0
     """Lower bound of log σ."""
     log_std_max: float = 2.0

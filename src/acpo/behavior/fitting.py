@@ -97,6 +97,11 @@ class Behavior(NamedTuple):
         """[rows] log πβ(a|s)."""
         return self.annotate(observations, actions)[:, -1]
 
+    def log_mass(self, observations: np.ndarray, actions: np.ndarray, radius: float) -> np.ndarray:
+        """[rows] The log-probability of the box around an action, of a Gaussian πβ."""
+        p = self.head.parameters(self.net(jnp.asarray(observations)))
+        return np.asarray(self.head.log_mass(p, jnp.asarray(actions), radius))
+
     def sample(self, observations: np.ndarray, seed: int = 0) -> np.ndarray:
         """One action per state."""
         key = jax.random.key(seed)
@@ -148,6 +153,11 @@ def _annotation(
         return density.log_prob(net, observation[None], action[None], at)
 
     return jax.vmap(of_row)(observations, actions, rows)
+
+
+def looked_at(held_rows: np.ndarray) -> np.ndarray:
+    """`MAX_HELD_ROWS` of them at most, evenly spaced: enough for a mean."""
+    return held_rows[:: -(-len(held_rows) // MAX_HELD_ROWS)]
 
 
 def init(
@@ -217,15 +227,12 @@ def fit(
     state: FitState | None = None,
     on_check: Callable[[Behavior], None] = lambda behavior: None,
 ) -> Behavior:
-    """Descend the density's loss with early stopping on `held_rows`, from `state` if given.
-
-    At most `MAX_HELD_ROWS` held-out rows are looked at, evenly spaced: enough for a mean.
-    """
+    """Descend the density's loss with early stopping on `held_rows`, from `state` if given."""
     dims = (observations.shape[1], actions.shape[1])
     density = make_density(config, head)
     if state is None:
         state = init(config, head, key, *dims)
-    held_rows = held_rows[:: -(-len(held_rows) // MAX_HELD_ROWS)]
+    held_rows = looked_at(held_rows)
     device = [jnp.asarray(x) for x in (observations, actions, train_rows, held_rows)]
     # Configs that differ only in when to stop share one compiled program.
     compiled = replace(config, max_steps=0, patience=0)

@@ -51,7 +51,7 @@ class DensityArguments:
     xi: tuple[float, ...] = (0.1, 0.3, 0.5, 0.8)
     """ξ, the scales of the perturbation."""
     head: Literal["plain", "squashed", "auto"] = "auto"
-    """The Gaussian's head. auto: the one under which held-out actions are likelier."""
+    """The Gaussian's head. auto: the one that gives held-out actions more mass."""
     hidden: tuple[int, ...] | None = None
     """Hidden layers of every model. None: each model's own."""
     steps: int = 10_000

@@ -30,6 +30,8 @@ from acpo.storage import load_tree
 # that seed k alone and seed k among others see the same density.
 BEHAVIOR_SEED = 0
 HEAD_TRIAL_STEPS = 1_000
+# Heads are compared by the mass they give this neighbourhood of an action, in units of its box.
+HEAD_RADIUS = 0.01
 MAX_FIT_ROWS = 1_000_000
 
 
@@ -228,8 +230,10 @@ def fit_behavior(
     folder: Path | None = None,
     on_fit: Callable[[str, FitState], None] = lambda family, state: None,
 ) -> Behavior:
-    """Fit πβ; where πθ's head is "auto", it becomes the likelier one of two short Gaussian fits.
+    """Fit πβ; where πθ's head is "auto", it is chosen first, by two short Gaussian fits.
 
+    It becomes the head that gives more mass to the neighbourhood of held-out actions. Densities
+    would not do: at the bounds a squashed one is infinite, and a share of actions there decides.
     A fit that was begun in `folder` is gone on with.
     """
     config: BehaviorConfig = algorithm.behavior
@@ -259,6 +263,13 @@ def fit_behavior(
     trial = config.of("gaussian")
     trial = dataclasses.replace(trial, max_steps=min(HEAD_TRIAL_STEPS, config.max_steps))
     trials = [fit(trial, kind) for kind in ("plain", "squashed")]
-    # A resumed winner may come back from beyond its trial; its best look only ever improves.
-    best = max(trials, key=lambda trial: trial.held_out_log_prob)
+    # Only the head that was chosen is fitted beyond its trial: a resumed fit keeps its choice.
+    begun = [behavior for behavior in trials if behavior.steps > trial.max_steps]
+    held = fitting.looked_at(rows.held_rows)
+    best = max(
+        begun or trials,
+        key=lambda behavior: behavior.log_mass(
+            rows.observations[held], rows.actions[held], HEAD_RADIUS
+        ).mean(),
+    )
     return fit(config, best.head.kind, best.state if config.model == "gaussian" else None)

@@ -1,0 +1,62 @@
+"""What is settled before the loop: the head that describes the data's actions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from acpo.algorithms.bc import BC
+from acpo.behavior.config import BehaviorConfig
+from acpo.data.dataset import Dataset, from_arrays
+from acpo.training.prepare import prepare
+from harness import tiny_acpo
+
+ROWS, S, A = 3_000, 2, 2
+FIT = BehaviorConfig(hidden=(16, 16), max_steps=600, check_every=200, patience=9)
+
+
+def dataset(kind: str) -> Dataset:
+    """One policy's actions: tanh of a Gaussian's, or a Gaussian's of which a third is clipped."""
+    rng = np.random.default_rng(0)
+    observations = rng.normal(size=(ROWS, S))
+    u = 0.8 * observations + 0.4 * rng.normal(size=(ROWS, A))
+    actions = np.tanh(u) if kind == "squashed" else np.clip(u, -1.0, 1.0)
+    return from_arrays(
+        observations=observations,
+        actions=actions,
+        rewards=rng.normal(size=ROWS),
+        terminals=np.zeros(ROWS, bool),
+        timeouts=np.arange(ROWS) % 30 == 29,
+        name=kind,
+        source=kind,
+    )
+
+
+def acpo(**changes: Any) -> Any:
+    return replace(tiny_acpo(hidden=(8, 8), head="auto", behavior=FIT), **changes)
+
+
+@pytest.mark.parametrize("kind", ["plain", "squashed"])
+def test_the_head_is_the_one_the_actions_came_from(kind: str, tmp_path: Path) -> None:
+    data = dataset(kind)
+    if kind == "plain":
+        assert np.mean(np.abs(data.actions) == 1.0) > 0.2
+    found = prepare(data, acpo(), directory=tmp_path)
+    assert found.algorithm.head == kind
+    # Finished or not, a fit that was begun keeps its choice.
+    assert prepare(data, acpo(), directory=tmp_path).algorithm.head == kind
+    assert prepare(data, BC(behavior=FIT)).algorithm.head == kind
+
+
+def test_on_clipped_actions_a_density_would_choose_the_head_that_fits_worse(tmp_path: Path) -> None:
+    """A squashed density has no bound at the bounds: why heads are not compared by it."""
+    data = dataset("plain")
+    trials = {}
+    for head in ("plain", "squashed"):
+        found = prepare(data, acpo(head=head), directory=tmp_path / head)
+        trials[head] = found.facts["behavior_held_out_log_prob"]
+    assert trials["squashed"] > trials["plain"]
