@@ -47,9 +47,18 @@ def test_the_head_is_the_one_the_actions_came_from(kind: str, tmp_path: Path) ->
         assert np.mean(np.abs(data.actions) == 1.0) > 0.2
     found = prepare(data, acpo(), directory=tmp_path)
     assert found.algorithm.head == kind
-    # Finished or not, a fit that was begun keeps its choice.
     assert prepare(data, acpo(), directory=tmp_path).algorithm.head == kind
     assert prepare(data, BC(behavior=FIT)).algorithm.head == kind
+
+
+def test_a_fit_that_went_beyond_its_trial_keeps_its_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("acpo.training.prepare.HEAD_TRIAL_STEPS", 200)
+    data = dataset("plain")
+    assert prepare(data, acpo()).algorithm.head == "plain"
+    prepare(data, acpo(head="squashed"), directory=tmp_path)
+    assert prepare(data, acpo(), directory=tmp_path).algorithm.head == "squashed"
 
 
 def test_on_clipped_actions_a_density_would_choose_the_head_that_fits_worse(tmp_path: Path) -> None:
