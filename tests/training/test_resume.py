@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from polars.testing import assert_frame_equal
 
 import acpo
 from acpo import files
@@ -150,3 +153,27 @@ def test_resuming_a_finished_run_changes_nothing_and_gives_its_results(
     assert run.metrics["step"].max() == SETTINGS["steps"]
     assert run.final_returns is not None
     assert len(run.final_returns) == 1
+
+
+def test_a_finished_run_kept_without_its_checkpoints_gives_its_results(
+    hopper_file: Path, finished_run: Path, tmp_path: Path
+) -> None:
+    data = acpo.load_dataset(hopper_file)
+    asked = (data, tiny_acpo())
+    whole = acpo.train(*asked, out=finished_run, resume=True, **SETTINGS)
+    kept = Path(shutil.copytree(finished_run, tmp_path / "kept"))
+    for folder in ("checkpoints", "behavior"):
+        shutil.rmtree(kept / folder)
+    before = contents(kept)
+    run = acpo.train(*asked, out=kept, resume=True, reporter=StopsAt(SETTINGS["steps"]), **SETTINGS)
+    assert contents(kept) == before
+    assert run.algorithm == whole.algorithm
+    assert_frame_equal(run.metrics, whole.metrics)
+    assert_frame_equal(run.evaluations, whole.evaluations)
+    np.testing.assert_array_equal(
+        run.policy(data.observations[:9]), whole.policy(data.observations[:9])
+    )
+    # Where a result is missing as well, it is trained for again.
+    (kept / "policies" / "seed-0.npz").unlink()
+    acpo.train(*asked, out=kept, resume=True, **SETTINGS)
+    assert_same_run(finished_run, kept)

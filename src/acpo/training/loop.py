@@ -19,8 +19,9 @@ from acpo.algorithms.base import Spec
 from acpo.data import Dataset
 from acpo.errors import UserError
 from acpo.evaluation.rollouts import Evaluator, normalized_score
+from acpo.files import read_json
 from acpo.networks import MLP
-from acpo.policy import Policy
+from acpo.policy import Policy, load_policies
 from acpo.training import program
 from acpo.training.feeding import feeding
 from acpo.training.prepare import Prepared, prepare
@@ -168,6 +169,8 @@ class _Training:
 
     def run(self) -> Run:
         try:
+            if self.directory and self.directory.has_results(self.config.steps, self.seeds):
+                return self._kept(self.directory)
             with self.reporter:
                 prepared = self._prepare()
                 states = self._loop(prepared)
@@ -175,16 +178,32 @@ class _Training:
             if self.evaluator:
                 self.evaluator.close()
         policies = self._policies(prepared, states)
+        return self._finished(prepared.algorithm, policies, prepared.facts)
+
+    def _kept(self, directory: RunDirectory) -> Run:
+        """A finished run of which only the results were kept: there is nothing left to train."""
+        self._read_tables(directory, self.config.steps)
+        noted = read_json(directory.path / "run.json")
+        algorithm = _as_noted(self.algorithm, noted["algorithm_config"])
+        return self._finished(algorithm, load_policies(directory.path), noted["settled"])
+
+    def _finished(self, algorithm: Any, policies: list[Policy], facts: dict[str, Any]) -> Run:
         return Run(
-            algorithm=prepared.algorithm,
+            algorithm=algorithm,
             data=self.data,
             environment=self.environment,
             policies=policies,
             metrics=self._table("metrics"),
             evaluations=self._table("evaluations"),
-            facts=prepared.facts,
+            facts=facts,
             directory=self.directory.path if self.directory else None,
         )
+
+    def _read_tables(self, directory: RunDirectory, up_to: int) -> None:
+        for name, tables in self.tables.items():
+            table = directory.read_table(name, up_to)
+            if table is not None:
+                tables.append(table)
 
     def _prepare(self) -> Prepared:
         def on_fit(head: str, state: Any) -> None:
@@ -219,10 +238,7 @@ class _Training:
             step, tree = found
             states = jax.device_put(tree["states"])
             keys = jax.random.wrap_key_data(jnp.asarray(tree["keys"]))
-            for name, tables in self.tables.items():
-                table = self.directory.read_table(name, up_to=step)
-                if table is not None:
-                    tables.append(table)
+            self._read_tables(self.directory, step)
         self.reporter.begin(step, config.steps)
         with feeding(prepared.rows, algorithm, keys) as fed:
             return self._updates(prepared, states, keys, step, fed)
@@ -361,3 +377,17 @@ class _Training:
             f"{quantity} became NaN or infinite at step {step:,}, so the run was stopped. "
             f"{self._last_good()} A smaller --learning-rate or --reward-scale usually helps."
         )
+
+
+def _as_noted(config: Any, noted: dict[str, Any]) -> Any:
+    """A configuration with the values that a run directory notes, which are plain JSON."""
+
+    def value(now: Any, then: Any) -> Any:
+        if dataclasses.is_dataclass(now):
+            return _as_noted(now, then)
+        return tuple(then) if isinstance(now, tuple) else then
+
+    fields = (field.name for field in dataclasses.fields(config))
+    return dataclasses.replace(
+        config, **{name: value(getattr(config, name), noted[name]) for name in fields}
+    )
