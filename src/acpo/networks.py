@@ -18,6 +18,8 @@ HeadKind = Literal["plain", "squashed"]
 LOG_2PI = float(np.log(2.0 * np.pi))
 # Squashed densities are infinite at ±1; actions are pulled this far inside before atanh.
 SQUASH_MARGIN = 1e-6
+# Of the Gauss-Hermite rule for means over a Gaussian.
+QUADRATURE_NODES = 16
 
 
 def mish(x: Array) -> Array:
@@ -180,6 +182,19 @@ class Head:
         u = self.unsquash(action)
         log_prob = normal_log_prob(u, p)
         return log_prob if self.kind == "plain" else log_prob - _log_tanh_slope(u)
+
+    def mean_log_prob(self, p: Gaussian) -> Array:
+        """E_{a~π}[log π(a|s)], the negative entropy, of samples as `sample` gives them.
+
+        Dimensions are independent, so that one Gauss-Hermite rule along each gives the sum.
+        """
+        nodes, weights = np.polynomial.hermite_e.hermegauss(QUADRATURE_NODES)
+
+        def at(node: Array) -> Array:
+            return self.sample_with_log_prob(p, jnp.full_like(p.mean, node))[1]
+
+        values = jax.lax.map(at, jnp.asarray(nodes, p.mean.dtype))
+        return jnp.tensordot(jnp.asarray(weights / weights.sum(), values.dtype), values, 1)
 
     def log_mass(self, p: Gaussian, action: Array, radius: float) -> Array:
         """log P(|a' − a| ≤ radius in every dimension), a' ~ π(·|s) clipped to the box.

@@ -44,7 +44,9 @@ def make(**changes: Any) -> ACPO:
         "value_target": "target",
         "layer_norm": False,
         "actor_average": 1.0,
-        "advantage_std_max": None,
+        "advantage_spread_max": None,
+        "normalize_weights": False,
+        "value_noise": 1.0,
         "tolerance": None,
     }
     return ACPO(**{**fields, **changes})
@@ -76,6 +78,7 @@ def make_batch(seed: int = 0) -> Batch:
         # Mean and log σ of πβ
         "behavior": rng.uniform([-0.5] * A + [-1.0] * A, [0.5] * A + [0.0] * A, (ROWS, 2 * A)),
         "log_beta": rng.normal(size=ROWS),
+        "log_beta_mean": rng.normal(size=ROWS),
     }
     return Batch(**{name: jnp.float32(x) for name, x in fields.items() if name in Batch._fields})
 
@@ -151,18 +154,25 @@ def reference_update(
     lam = max(ref.lam - config.rule.lam_rate * slack, 0.0)
 
     bootstrap = ref.target if config.value_target == "target" else critic
-    y_v = np.minimum(*both_q(bootstrap, s, sampled)) - config.alpha * clip(log_pi)
+    u = mean + config.value_noise * std * noise
+    valued = np.clip(u, -1.0, 1.0) if config.head == "plain" else np.tanh(u)
+    y_v = np.minimum(*both_q(bootstrap, s, valued)) - config.alpha * clip(log_pi)
     next_v = forward(value, b.next_observations)[:, 0]
     y_q = b.rewards + config.gamma * np.where(b.terminals == 1.0, 0.0, next_v)
     advantage = np.minimum(*both_q(critic, s, a)) - forward(value, s)[:, 0]
-    if config.advantage_std_max is not None:
-        bound = config.advantage_std_max * config.alpha
-        advantage = (advantage - advantage.mean()) * min(1.0, bound / advantage.std())
+    if config.advantage_spread_max is not None:
+        bound = config.advantage_spread_max * config.alpha
+        low, high = np.quantile(advantage, [0.25, 0.75])
+        advantage = (advantage - np.median(advantage)) * min(1.0, bound * 1.349 / (high - low))
     log_beta = clip(b.log_beta)
+    if config.normalize_weights:
+        log_beta = log_beta - clip(b.log_beta_mean)
     exponent = (advantage + (lam - config.alpha) * log_beta) / config.alpha
     if config.tolerance is not None:
         exponent *= np.exp(-max(config.epsilon - constraint - config.tolerance, 0.0))
     weight = np.exp(np.minimum(exponent, config.log_weight_max))
+    if config.normalize_weights:
+        weight = weight / weight.mean()
 
     def value_loss(net: MLP) -> float:
         return 0.5 * ((forward(net, s)[:, 0] - y_v) ** 2).mean()
@@ -216,11 +226,13 @@ VARIANTS = {
     "departures from the paper": make(
         rule=cci.dual(epsilon=-1.0, start=0.7, rate=0.05, slack_max=0.1),
         actor_average=0.2,
-        advantage_std_max=0.3,
+        advantage_spread_max=0.3,
+        normalize_weights=True,
+        value_noise=0.3,
         tolerance=0.5,
     ),
     "bounds that nothing breaks": make(
-        rule=cci.dual(epsilon=-1e3, start=0.7, rate=0.05), tolerance=0.5, advantage_std_max=1e3
+        rule=cci.dual(epsilon=-1e3, start=0.7, rate=0.05), tolerance=0.5, advantage_spread_max=1e3
     ),
 }
 

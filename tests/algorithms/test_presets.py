@@ -84,7 +84,8 @@ def test_where_the_paper_is_silent_its_presets_take_the_plainest_choice(preset: 
         assert algorithm.head == "plain"
         assert algorithm.layer_norm is False
         assert algorithm.reward_scale == 1.0
-        assert algorithm.advantage_std_max is None
+        assert algorithm.advantage_spread_max is None
+        assert algorithm.normalize_weights is False
         assert algorithm.tolerance is None
         assert algorithm.normalize_observations is False
     cloning = make_algorithm("bc", preset)
@@ -93,7 +94,7 @@ def test_where_the_paper_is_silent_its_presets_take_the_plainest_choice(preset: 
 
 @pytest.mark.parametrize(
     ("departure", "papers"),
-    [("actor_average", 1.0), ("tau", 5e-3)],
+    [("actor_average", 1.0), ("tau", 5e-3), ("value_noise", 1.0)],
 )
 def test_the_papers_presets_take_none_of_our_departures(departure: str, papers: float) -> None:
     for name in ("acpo", "awac", "inac", "wbc"):

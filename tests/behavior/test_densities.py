@@ -13,6 +13,7 @@ from scipy.stats import norm
 
 from acpo.behavior import fitting
 from acpo.behavior.config import MODELS, BehaviorConfig
+from acpo.behavior.density import MEAN_SAMPLES
 from acpo.behavior.fitting import Behavior
 from acpo.behavior.mixture import EDGE
 from acpo.networks import Head
@@ -217,3 +218,15 @@ def test_a_resumed_estimated_fit_equals_the_uninterrupted_one() -> None:
     assert whole.held_out_log_prob == resumed.held_out_log_prob
     assert not np.array_equal(looks[0].net.decoder.weights[0], whole.net.decoder.weights[0])
     np.testing.assert_array_equal(whole.net.decoder.weights[0], resumed.net.decoder.weights[0])
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_rows_carry_the_mean_that_log_beta_has_at_their_state(model: str) -> None:
+    behavior, data = fit(model, "two modes"), draw("two modes")
+    observations = data.observations[:40]
+    found = behavior.annotate(observations, data.actions[:40])[:, -1]
+    many = np.repeat(observations, 200, axis=0)
+    samples = behavior.log_prob(many, behavior.sample(many)).reshape(40, 200)
+    error = samples.std(axis=1) * (1 / 200 + 1 / MEAN_SAMPLES) ** 0.5
+    assert np.mean(np.abs(found - samples.mean(axis=1)) < 3 * error + 0.02) > 0.9
+    assert found.mean() == pytest.approx(samples.mean(), abs=0.1)

@@ -243,11 +243,13 @@ def test_annotation_is_the_net_evaluated_at_each_row(
     assert ROWS % 7
     monkeypatch.setattr(fitting, "ROWS_AT_ONCE", ROWS // 7 + 1)
     annotation = behavior.annotate(data.observations, data.actions)
-    assert annotation.shape == (ROWS, 5)
+    assert annotation.shape == (ROWS, 6)
     assert annotation.dtype == np.float32
     direct = behavior.head.parameters(behavior.net(data.observations))
     log_prob = behavior.head.log_prob(direct, data.actions)
     np.testing.assert_allclose(annotation[:, 4], log_prob, atol=1e-4)
+    mean = behavior.head.mean_log_prob(direct)
+    np.testing.assert_allclose(annotation[:, 5], mean, atol=1e-4)
     np.testing.assert_allclose(annotation[:, :2], direct.mean, atol=1e-5)
     np.testing.assert_allclose(annotation[:, 2:4], direct.log_std, atol=1e-5)
     read = density(kind).log_prob_given(annotation[:, :4], data.actions)

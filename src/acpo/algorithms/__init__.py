@@ -137,6 +137,8 @@ def _as_the_paper(algorithm: Any, row: Preset) -> Any:
         head="plain",
         normalize_observations=row.normalize_observations,
         actor_average=1.0,
+        learning_rate=5e-4,
+        final_learning_rate=1e-4,
         behavior=BehaviorConfig(learning_rate=1e-4),
     )
     if isinstance(algorithm, BC):
@@ -150,7 +152,9 @@ def _as_the_paper(algorithm: Any, row: Preset) -> Any:
         tau=5e-3,
         layer_norm=False,
         reward_scale=1.0,
-        advantage_std_max=None,
+        advantage_spread_max=None,
+        normalize_weights=False,
+        value_noise=1.0,
         tolerance=None,
     )
 

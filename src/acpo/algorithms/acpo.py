@@ -11,6 +11,7 @@ from typing import ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
 
@@ -19,6 +20,7 @@ from acpo.algorithms.base import (
     ABOVE_0,
     NOT_NEGATIVE,
     STEP,
+    UNIT,
     About,
     Algorithm,
     Batch,
@@ -33,6 +35,10 @@ from acpo.behavior.config import BehaviorConfig
 from acpo.behavior.density import Density, Exact
 from acpo.behavior.models import make_density
 from acpo.networks import MLP, Head, HeadKind, TwinQ
+
+QUARTILES = np.array([25.0, 50.0, 75.0])
+# The quartiles of a normal distribution are this many deviations apart.
+NORMAL_QUARTILES = 1.349
 
 
 class Trained(NamedTuple):
@@ -74,8 +80,10 @@ class ACPO(Algorithm):
     limits: ClassVar[dict[str, Limit]] = {
         **Algorithm.limits,
         "alpha": ABOVE_0,
-        "advantage_std_max": ABOVE_0,
+        "advantage_spread_max": ABOVE_0,
         "tolerance": NOT_NEGATIVE,
+        "final_learning_rate": NOT_NEGATIVE,
+        "value_noise": UNIT,
         "actor_average": STEP,
     }
 
@@ -89,9 +97,9 @@ class ACPO(Algorithm):
     """τ, rate of the soft target update."""
     actor_average: float = 2e-3
     """Rate of the running average of πθ that is evaluated and saved; 1 takes πθ itself."""
-    learning_rate: float = 5e-4
+    learning_rate: float = 3e-4
     """Adam's step size for actor, V and Q at the start …"""
-    final_learning_rate: float = 1e-4
+    final_learning_rate: float = 0.0
     """… and at the end of the run, by a cosine."""
     batch_size: int = 256
     """Transitions per update."""
@@ -106,9 +114,14 @@ class ACPO(Algorithm):
     """Upper bound of log σ."""
     log_prob_clip: float = 20.0
     """|log π| is clipped here, for πθ in V's target and for πβ in the dual step and the weight."""
-    advantage_std_max: float | None = 3.0
-    """κ: A enters the weight less its mean over the batch, and its deviation there is at most κ α,
-    so that a few rows do not have all the weight where advantages are large. None: A as it is."""
+    advantage_spread_max: float | None = 2.0
+    """κ: A enters the weight less its median over the batch, and its spread there (the quartiles'
+    distance, in units of a normal's deviation) is at most κ α, so that a few rows do not have all
+    the weight where advantages are large. None: A as it is."""
+    normalize_weights: bool = True
+    """Take log πβ in the weight less its mean at the state, and divide a batch's weights by their
+    mean. Neither changes π*_λ: they stand for its normaliser, which the printed weight leaves out,
+    so that λ does not also choose among states by how narrow πβ is there."""
     tolerance: float | None = 0.0
     """Under the dual rule the weight is w^c, c = exp(−(ε − E[log πβ] − tolerance)₊): a policy that
     is not, or no longer, near where it may be clones all rows alike before it climbs. None: w."""
@@ -116,6 +129,9 @@ class ACPO(Algorithm):
     """Upper clip of the weight's exponent (4.6: weights up to 100)."""
     value_target: Literal["target", "online"] = "target"
     """Which critics V's target takes the minimum of."""
+    value_noise: float = 0.3
+    """ν: V's target takes Q at an action drawn with ν times the policy's noise. What is deployed is
+    the policy's mean; a critic of the noisy policy does not see where the mean alone would stay."""
     layer_norm: bool = True
     """Layer normalisation in the hidden layers of Q and V."""
     normalize_observations: bool = True
@@ -144,11 +160,15 @@ class ACPO(Algorithm):
     def behavior_head(self, kind: str) -> Head:
         return Head.settled(kind, self.log_std_min, self.log_std_max)
 
-    def settled(self, head: HeadKind, log_beta: float) -> Self:
-        """Its head, and ε where that is auto: the held-out mean of log πβ less a margin."""
+    def settled(self, head: HeadKind, log_beta: np.ndarray, action_dim: int) -> Self:
+        """Its head, and ε where that is auto: the held-out mean of log πβ less a margin.
+
+        log πβ is clipped as it is in the constraint, which could not be met otherwise.
+        """
         rule = self.rule
         if rule.epsilon == "auto":
-            rule = replace(rule, epsilon=log_beta - rule.epsilon_margin)
+            mean = float(np.clip(log_beta, -self.log_prob_clip, self.log_prob_clip).mean())
+            rule = replace(rule, epsilon=mean - rule.epsilon_margin * action_dim)
         return replace(self, head=head, rule=rule)
 
     def init(self, key: Array, spec: Spec) -> ACPOState:
@@ -200,19 +220,26 @@ class ACPO(Algorithm):
         key = jax.random.fold_in(key, 1)
         return density.log_prob(batch.behavior, batch.observations[some], actions[some], key)
 
+    def data_log_beta(self, batch: Batch) -> Array:
+        """log πβ of the data's actions as the weight counts it."""
+        log_beta = self.clip(batch.log_beta)
+        return log_beta - self.clip(batch.log_beta_mean) if self.normalize_weights else log_beta
+
     def scaled(
         self, advantage: Array, log_beta: Array, policy_log_beta: Array
     ) -> tuple[Array, Array]:
         """A and log πβ of the data's actions as they enter the weight.
 
-        A less its mean over the batch, its deviation at most κ α; and less of both, the further the
-        policy's own actions, of `policy_log_beta`, violate the constraint.
+        A less its median over the batch, its spread at most κ α; and less of both, the further the
+        policy's own actions, of `policy_log_beta`, violate the constraint. Median and quartiles,
+        since a few advantages may be far out: in Hopper those just before a fall.
         """
-        if self.advantage_std_max is not None:
-            bound = self.advantage_std_max * self.alpha
-            shrink = jnp.minimum(bound / jnp.maximum(advantage.std(), 1e-6), 1.0)
-            advantage = shrink * (advantage - advantage.mean())
-        log_beta = self.clip(log_beta)
+        if self.advantage_spread_max is not None:
+            bound = self.advantage_spread_max * self.alpha
+            low, middle, high = jnp.percentile(advantage, QUARTILES)
+            spread = (high - low) / NORMAL_QUARTILES
+            shrink = jnp.minimum(bound / jnp.maximum(spread, 1e-6), 1.0)
+            advantage = shrink * (advantage - middle)
         if self.rule.lam_rate > 0 and self.tolerance is not None:
             violation = self.epsilon - self.clip(policy_log_beta).mean()
             c = jnp.exp(-jnp.maximum(violation - self.tolerance, 0.0))
@@ -222,7 +249,10 @@ class ACPO(Algorithm):
     # --- losses ---------------------------------------------------------------------------------
 
     def value_loss(self, v: Array, q: Array, log_pi: Array) -> tuple[Array, Metrics]:
-        """L_V = ½ (V(s) − Y_V)², Y_V = min_i Q_i(s,a) − α log πθ(a|s), a ~ πθ   (Eq-Loss-V)."""
+        """L_V = ½ (V(s) − Y_V)², Y_V = min_i Q_i(s,a) − α log πθ(a|s), a ~ πθ   (Eq-Loss-V).
+
+        `q` may be that of an action with less noise than `log_pi`'s (`value_noise`).
+        """
         target = q.min(axis=0) - self.alpha * self.clip(log_pi)
         loss = 0.5 * jnp.mean((v - jax.lax.stop_gradient(target)) ** 2)
         return loss, {"value/loss": loss, "value/v": v.mean()}
@@ -239,13 +269,16 @@ class ACPO(Algorithm):
         self, log_pi: Array, advantage: Array, log_beta: Array, lam: Array
     ) -> tuple[Array, Metrics]:
         """−J^CCI = −E_D[w_λ(s,a) log πθ(a|s)]   (Eq-CCI-Obj), the exponent clipped before exp."""
-        weight = jnp.exp(self.log_weight(advantage, log_beta, lam))
+        log_weight = self.log_weight(advantage, log_beta, lam)
+        if self.normalize_weights:
+            log_weight = jax.nn.log_softmax(log_weight) + np.log(len(log_weight))
+        weight = jnp.exp(log_weight)
         loss = -jnp.mean(jax.lax.stop_gradient(weight) * log_pi)
         return loss, {"policy/loss": loss}
 
     def log_weight(self, advantage: Array, log_beta: Array, lam: Array) -> Array:
         """log w_λ, clipped from above before it is exponentiated."""
-        exponent = cci.log_weight(advantage, self.clip(log_beta), lam, self.alpha)
+        exponent = cci.log_weight(advantage, log_beta, lam, self.alpha)
         return jnp.minimum(exponent, self.log_weight_max)
 
     # --- one step -------------------------------------------------------------------------------
@@ -273,7 +306,8 @@ class ACPO(Algorithm):
             next_v = trained.value(batch.next_observations)[..., 0]
             q = trained.critic(batch.observations, batch.actions)
             bootstrap = state.target if self.value_target == "target" else trained.critic
-            sampled_q = jax.lax.stop_gradient(bootstrap(batch.observations, actions))
+            valued = jax.lax.stop_gradient(head.sample(policy, self.value_noise * noise))
+            sampled_q = jax.lax.stop_gradient(bootstrap(batch.observations, valued))
             advantage = jax.lax.stop_gradient(q.min(axis=0) - v)
 
             value_loss, value_metrics = self.value_loss(v, sampled_q, log_pi)
@@ -282,7 +316,7 @@ class ACPO(Algorithm):
             )
             policy_loss, policy_metrics = self.policy_loss(
                 head.log_prob(policy, batch.actions),
-                *self.scaled(advantage, batch.log_beta, log_beta),
+                *self.scaled(advantage, self.data_log_beta(batch), log_beta),
                 lam,
             )
             metrics = {
@@ -317,7 +351,7 @@ class ACPO(Algorithm):
         v = value(batch.observations)[..., 0]
         q = critic(batch.observations, batch.actions)
         advantage = q.min(axis=0) - v
-        scaled = self.scaled(advantage, batch.log_beta, log_beta)
+        scaled = self.scaled(advantage, self.data_log_beta(batch), log_beta)
         exponent = cci.log_weight(*scaled, state.lam, self.alpha)
         weight = jnp.exp(jnp.minimum(exponent, self.log_weight_max))
         metrics = {

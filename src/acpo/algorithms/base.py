@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
 
@@ -31,9 +32,9 @@ class Batch(NamedTuple):
     """Transitions (s, a, r, s', terminal), stacked on the first axis.
 
     `terminals` is 1.0 only where the environment truly ended; a time limit is 0.0. `log_beta` is
-    log πβ(a|s), and `behavior` what πβ is known by: per row the parameters of πβ(·|s), or for all
-    rows its weights where no parameters can stand for them. Both are None for algorithms without
-    πβ.
+    log πβ(a|s), `log_beta_mean` its mean over a ~ πβ(·|s), and `behavior` what πβ is known by: per
+    row the parameters of πβ(·|s), or for all rows its weights where no parameters can stand for
+    them. All are None for algorithms without πβ.
     """
 
     observations: Array
@@ -43,6 +44,7 @@ class Batch(NamedTuple):
     terminals: Array
     behavior: Any = None
     log_beta: Any = None
+    log_beta_mean: Any = None
 
 
 class About(NamedTuple):
@@ -120,7 +122,7 @@ class Algorithm:
         """The head of a Gaussian πβ, of a kind that the data may have chosen."""
         return Head("plain" if kind == "deterministic" else kind)  # type: ignore[arg-type]
 
-    def settled(self, head: HeadKind, log_beta: float) -> Self:
+    def settled(self, head: HeadKind, log_beta: np.ndarray, action_dim: int) -> Self:
         """Itself, with what was left open until πβ was known: its head, and the mean of log πβ of
         held-out actions."""
         return self

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
 
@@ -37,9 +38,9 @@ class BC(Algorithm):
         source="as ACPO's policy",
     )
 
-    learning_rate: float = 5e-4
+    learning_rate: float = 3e-4
     """Adam's step size at the start …"""
-    final_learning_rate: float = 1e-4
+    final_learning_rate: float = 0.0
     """… and at the end of the run, by a cosine."""
     actor_average: float = 2e-3
     """Rate of the running average of πθ that is evaluated and saved, as in ACPO; 1: πθ itself."""
@@ -73,7 +74,7 @@ class BC(Algorithm):
     def behavior_head(self, kind: str) -> Head:
         return Head.settled(kind, self.log_std_min, self.log_std_max)
 
-    def settled(self, head: HeadKind, log_beta: float) -> Self:
+    def settled(self, head: HeadKind, log_beta: np.ndarray, action_dim: int) -> Self:
         return replace(self, head=head)
 
     def init(self, key: Array, spec: Spec) -> BCState:

@@ -9,8 +9,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any, Protocol
 
+import jax
 import jax.numpy as jnp
 from jax import Array
+
+# Actions per state over which the mean of log πβ(·|s) is taken.
+MEAN_SAMPLES = 8
 
 
 class Density(Protocol):
@@ -34,6 +38,16 @@ class Density(Protocol):
 
     def sample(self, net: Any, observations: Array, key: Array) -> Array:
         """One action per state."""
+
+    def mean_log_prob(self, net: Any, observations: Array, key: Array) -> Array:
+        """[rows] E_{a~πβ(·|s)}[log πβ(a|s)], by a few samples unless there is a closed form."""
+
+        def once(key: Array) -> Array:
+            key_action, key_estimate = jax.random.split(key)
+            actions = self.sample(net, observations, key_action)
+            return self.log_prob(net, observations, actions, key_estimate)
+
+        return jnp.mean(jax.lax.map(once, jax.random.split(key, MEAN_SAMPLES)), axis=0)
 
 
 class Exact(Density):

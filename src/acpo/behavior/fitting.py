@@ -69,16 +69,30 @@ class Behavior(NamedTuple):
         return int(self.state.step)
 
     def annotate(self, observations: np.ndarray, actions: np.ndarray, first: int = 0) -> np.ndarray:
-        """Per row: the parameters of πβ(·|s), if it has them, then log πβ(a|s). float32.
+        """Per row: the parameters of πβ(·|s), if it has them, log πβ(a|s), and its mean over
+        a ~ πβ(·|s). float32.
 
         `first` is the number of the first row, which decides the latents of an estimate.
         """
+        return self._of_rows(_annotation, observations, actions, first)
+
+    def log_prob(self, observations: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """[rows] log πβ(a|s)."""
+        return self._of_rows(_log_prob, observations, actions)[:, 0]
+
+    def _of_rows(
+        self,
+        ask: Callable[..., Array],
+        observations: np.ndarray,
+        actions: np.ndarray,
+        first: int = 0,
+    ) -> np.ndarray:
         density = self.density
         at_once = ROWS_AT_ONCE if isinstance(density, Exact) else ESTIMATES_AT_ONCE
         parts = [
             (
                 part,
-                _annotation(
+                ask(
                     self.net,
                     observations[part],
                     actions[part],
@@ -92,10 +106,6 @@ class Behavior(NamedTuple):
         for part, annotation in parts:
             found[part] = annotation
         return found
-
-    def log_prob(self, observations: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """[rows] log πβ(a|s)."""
-        return self.annotate(observations, actions)[:, -1]
 
     def log_mass(self, observations: np.ndarray, actions: np.ndarray, radius: float) -> np.ndarray:
         """[rows] The log-probability of the box around an action, of a Gaussian πβ."""
@@ -143,16 +153,33 @@ def _parts(rows: int, at_once: int) -> Iterator[slice]:
 def _annotation(
     net: Any, observations: Array, actions: Array, rows: Array, density: Density
 ) -> Array:
+    def mean(observation: Array, row: Array) -> Array:
+        return density.mean_log_prob(net, observation[None], jax.random.fold_in(_key(row), 1))
+
+    found = [
+        _log_prob(net, observations, actions, rows, density),
+        jax.vmap(mean)(observations, rows),
+    ]
     if isinstance(density, Exact):
-        p = density.parameters(net, observations)
-        return jnp.concatenate([p, density.log_prob_given(p, actions)[:, None]], axis=-1)
-    key = jax.random.key(ESTIMATE_SEED)
+        found.insert(0, density.parameters(net, observations))
+    return jnp.concatenate(found, axis=-1)
+
+
+@partial(jax.jit, static_argnames="density")
+def _log_prob(
+    net: Any, observations: Array, actions: Array, rows: Array, density: Density
+) -> Array:
+    """[rows, 1]"""
 
     def of_row(observation: Array, action: Array, row: Array) -> Array:
-        at = jax.random.fold_in(key, row)
-        return density.log_prob(net, observation[None], action[None], at)
+        return density.log_prob(net, observation[None], action[None], _key(row))
 
     return jax.vmap(of_row)(observations, actions, rows)
+
+
+def _key(row: Array) -> Array:
+    """What an estimate draws on is a function of the row, however rows are parted."""
+    return jax.random.fold_in(jax.random.key(ESTIMATE_SEED), row)
 
 
 def looked_at(held_rows: np.ndarray) -> np.ndarray:

@@ -29,7 +29,7 @@ def configured(name: str) -> Any:
     changes = {"batch_size": speed.BATCH, "hidden": speed.HIDDEN, **PHASES}
     known = {field.name for field in fields(algorithm)}
     algorithm = replace(algorithm, **{k: v for k, v in changes.items() if k in known})
-    return algorithm.settled("squashed", 0.0)
+    return algorithm.settled("squashed", [0.0], 1)
 
 
 def make_layout(algorithm: Any) -> Any:

@@ -74,8 +74,8 @@ class Layout(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Columns of a packed row: s, s', a, r, terminal, and πβ's parameters with log πβ."""
-        density = self.behavior_dim + 1 if self.has_density else 0
+        """Columns of a packed row: s, s', a, r, terminal; πβ's parameters, log πβ and its mean."""
+        density = self.behavior_dim + 2 if self.has_density else 0
         return 2 * self.observation_dim + self.action_dim + 2 + density
 
     def unpack(self, rows: Array) -> Batch:
@@ -89,7 +89,11 @@ class Layout(NamedTuple):
             rewards[..., 0],
             following,
             terminals[..., 0],
-            *((behavior if b else network, log_beta[..., 0]) if self.has_density else ()),
+            *(
+                (behavior if b else network, log_beta[..., 0], log_beta[..., 1])
+                if self.has_density
+                else ()
+            ),
         )
 
 
@@ -135,7 +139,9 @@ def prepare(
         fitted_to = fitting_rows(data, normalizer, algorithm.behavior.held_out)
         folder = behavior_folder or (directory / "behavior" if directory else None)
         behavior = fit_behavior(fitted_to, algorithm, folder, on_fit)
-        algorithm = algorithm.settled(behavior.head.kind, behavior.held_out_log_prob)
+        held = fitting.looked_at(fitted_to.held_rows)
+        log_beta = behavior.log_prob(fitted_to.observations[held], fitted_to.actions[held])
+        algorithm = algorithm.settled(behavior.head.kind, log_beta, data.action_dim)
         facts |= {
             "head": behavior.head.kind,
             "behavior_steps": behavior.steps,
