@@ -328,6 +328,51 @@ def test_policy_loss_by_hand_and_only_the_policy_is_pushed() -> None:
         assert not np.any(gradient)
 
 
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("lam", [0.0, 0.2, 0.5, 1.3])
+def test_the_weights_of_a_states_actions_make_the_closed_form(normalize: bool, lam: float) -> None:
+    """Actions as often as πβ takes them, times their weights: π*_λ, normalised weights or not."""
+    config = make(alpha=0.5, normalize_weights=normalize)
+    counts = np.array([1, 3, 5, 11])
+    action = np.repeat(np.arange(4), counts)
+    log_beta = np.log(counts / counts.sum())
+    q = np.array([0.4, -0.2, 0.1, 0.3])
+    batch = make_batch()._replace(
+        log_beta=jnp.asarray(log_beta[action]), log_beta_mean=jnp.full(len(action), -1.7)
+    )
+    advantage = jnp.asarray(q[action] - 0.9)
+
+    def loss(log_pi: jax.Array) -> jax.Array:
+        lam_now = jnp.float32(lam)
+        return config.policy_loss(log_pi, advantage, config.data_log_beta(batch), lam_now)[0]
+
+    weight = -np.asarray(jax.grad(loss)(jnp.zeros(len(action)))) * len(action)
+    if normalize:
+        assert weight.mean() == pytest.approx(1.0, rel=1e-5)
+    found = np.bincount(action, weight)
+    expected = cci.closed_form(q, log_beta, lam, 0.5)
+    np.testing.assert_allclose(found / found.sum(), expected, rtol=1e-5)
+
+
+def test_weights_that_all_vanish_leave_the_step_finite() -> None:
+    """wBC's exponents are hundreds of nats apart; of a batch far below 0 some row must count."""
+    config = make(alpha=0.1, normalize_weights=True)
+    exponents = jnp.array([-900.0, -500.0, -2000.0])
+
+    def loss(log_pi: jax.Array) -> jax.Array:
+        return config.policy_loss(log_pi, 0.1 * exponents, jnp.zeros(3), jnp.float32(0.1))[0]
+
+    np.testing.assert_allclose(jax.grad(loss)(jnp.zeros(3)), [0.0, -1.0, 0.0], atol=1e-6)
+
+
+def test_epsilon_is_counted_per_action_dimension_and_clipped_as_the_constraint_is() -> None:
+    rule = cci.Rule(epsilon_margin=0.25)
+    settled = make(rule=rule).settled("plain", np.array([-30.0, 2.0, 50.0]), action_dim=4)
+    assert settled.epsilon == pytest.approx((-20.0 + 2.0 + 20.0) / 3 - 1.0)
+    given = make(rule=cci.dual(epsilon=-3.0)).settled("plain", np.zeros(1), action_dim=4)
+    assert given.epsilon == -3.0
+
+
 def test_the_exponent_is_clipped_before_it_could_overflow() -> None:
     config = make(alpha=0.1, log_weight_max=2.0)
     advantage = jnp.array([1e30, 1e4, -1e30])
