@@ -1,6 +1,7 @@
 """Methods side by side: what they share, what differs, and that a stopped comparison goes on."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -69,6 +70,12 @@ def test_compare_writes_table_picture_and_page_and_goes_on_where_it_stopped(
     assert (tmp_path / "c/comparison.png").stat().st_size > 10_000
     assert "the data" in capsys.readouterr().out
     assert shared.is_dir()
+    # Kept as tables alone, it is shown again and nothing is trained.
+    for folder in ("bc/checkpoints", "bc/policies", "acpo/checkpoints", "acpo/policies"):
+        shutil.rmtree(tmp_path / "c" / folder)
+    assert main(words) == 0
+    assert not (tmp_path / "c/acpo/checkpoints").exists()
+    assert json.loads((tmp_path / "c/comparison.json").read_text()) == found
 
 
 def test_another_density_or_other_data_is_fitted_in_another_folder(hopper_file):

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
 import acpo
 from acpo import files
+from acpo.errors import UserError
 from acpo.training import loop
 from acpo.training.loop import Interrupted
 from harness import (
@@ -155,25 +157,29 @@ def test_resuming_a_finished_run_changes_nothing_and_gives_its_results(
     assert len(run.final_returns) == 1
 
 
-def test_a_finished_run_kept_without_its_checkpoints_gives_its_results(
+def test_a_finished_run_kept_as_tables_alone_gives_its_results(
     hopper_file: Path, finished_run: Path, tmp_path: Path
 ) -> None:
-    data = acpo.load_dataset(hopper_file)
-    asked = (data, tiny_acpo())
+    asked = (acpo.load_dataset(hopper_file), tiny_acpo())
     whole = acpo.train(*asked, out=finished_run, resume=True, **SETTINGS)
     kept = Path(shutil.copytree(finished_run, tmp_path / "kept"))
-    for folder in ("checkpoints", "behavior"):
+    # A run with checkpoints is resumed, and so is one that has not begun.
+    assert loop.kept_results(*asked, out=kept, **SETTINGS) is None
+    assert loop.kept_results(*asked, out=tmp_path / "nothing", **SETTINGS) is None
+    assert not (tmp_path / "nothing").exists()
+    for folder in ("checkpoints", "behavior", "policies"):
         shutil.rmtree(kept / folder)
     before = contents(kept)
-    run = acpo.train(*asked, out=kept, resume=True, reporter=StopsAt(SETTINGS["steps"]), **SETTINGS)
+    run = loop.kept_results(*asked, out=kept, **SETTINGS)
+    assert run is not None
     assert contents(kept) == before
     assert run.algorithm == whole.algorithm
     assert_frame_equal(run.metrics, whole.metrics)
     assert_frame_equal(run.evaluations, whole.evaluations)
-    np.testing.assert_array_equal(
-        run.policy(data.observations[:9]), whole.policy(data.observations[:9])
-    )
-    # Where a result is missing as well, it is trained for again.
-    (kept / "policies" / "seed-0.npz").unlink()
-    acpo.train(*asked, out=kept, resume=True, **SETTINGS)
-    assert_same_run(finished_run, kept)
+    np.testing.assert_array_equal(run.final_returns, whole.final_returns)
+    with pytest.raises(UserError, match="another configuration"):
+        loop.kept_results(asked[0], tiny_acpo(alpha=0.3), out=kept, **SETTINGS)
+    # Tables that end too early are no result.
+    table = pl.read_parquet(kept / "metrics.parquet")
+    table.filter(pl.col("step") < SETTINGS["steps"]).write_parquet(kept / "metrics.parquet")
+    assert loop.kept_results(*asked, out=kept, **SETTINGS) is None

@@ -82,7 +82,6 @@ class ACPO(Algorithm):
         "alpha": ABOVE_0,
         "advantage_spread_max": ABOVE_0,
         "tolerance": NOT_NEGATIVE,
-        "final_learning_rate": NOT_NEGATIVE,
         "value_noise": UNIT,
         "actor_average": STEP,
     }

@@ -94,6 +94,7 @@ class Algorithm:
         "gamma": UNIT,
         "tau": STEP,
         "learning_rate": ABOVE_0,
+        "final_learning_rate": NOT_NEGATIVE,
         "batch_size": COUNT,
         "hidden": LAYERS,
         "reward_scale": Limit(lambda x: x != 0, "other than 0"),

@@ -19,7 +19,7 @@ from acpo.data.catalogue import counted_return
 from acpo.data.combine import relabel
 from acpo.experiments.statistics import Estimate, estimate
 from acpo.tasks import reference
-from acpo.training.loop import Run, TrainConfig, train
+from acpo.training.loop import Run, TrainConfig, kept_results, train
 from acpo.training.reporting import Reporter
 
 
@@ -80,6 +80,8 @@ def compare(
 ) -> Comparison:
     """Train each method in OUT/method, going on where an earlier call was stopped.
 
+    Where only the tables of a finished method were kept, they are its results.
+
     πβ is a function of the data and of how it is fitted: once, in OUT, for all methods that learn
     from the same rewards.
 
@@ -93,14 +95,14 @@ def compare(
     runs = {}
     for method, choice in choices.items():
         own = rewarded.get(choice.relabel or "", data)
-        runs[method] = train(
-            own,
-            choice.algorithm,
-            out=out / method,
+        asked = (own, choice.algorithm)
+        fields = {"out": out / method, **dataclasses.asdict(settings)}
+        runs[method] = kept_results(*asked, **fields) or train(
+            *asked,
             resume=True,
             behavior_folder=out / f"behavior-{_digest(own, config)}",
             reporter=reporter(method),
-            **dataclasses.asdict(settings),
+            **fields,
         )
     first = next(iter(runs.values()))
     scale = reference(first.environment, data.name)

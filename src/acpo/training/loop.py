@@ -21,7 +21,7 @@ from acpo.errors import UserError
 from acpo.evaluation.rollouts import Evaluator, normalized_score
 from acpo.files import read_json
 from acpo.networks import MLP
-from acpo.policy import Policy, load_policies
+from acpo.policy import Policy
 from acpo.training import program
 from acpo.training.feeding import feeding
 from acpo.training.prepare import Prepared, prepare
@@ -125,6 +125,18 @@ def train(
         ).run()
 
 
+def kept_results(data: Dataset, algorithm: Any, *, out: Path, **settings: Any) -> Run | None:
+    """What a finished run found, where its directory was kept without checkpoints; else None.
+
+    The run must be the one that `train` would resume with these arguments. It comes without
+    policies, which may not have been kept either.
+    """
+    if not (out / "config.json").exists() or (out / "checkpoints").exists():
+        return None
+    config = TrainConfig(**settings)
+    return _Training(data, algorithm, config, out, True, None, None, threading.Event()).kept()
+
+
 class _Training:
     def __init__(
         self,
@@ -169,8 +181,6 @@ class _Training:
 
     def run(self) -> Run:
         try:
-            if self.directory and self.directory.has_results(self.config.steps, self.seeds):
-                return self._kept(self.directory)
             with self.reporter:
                 prepared = self._prepare()
                 states = self._loop(prepared)
@@ -180,12 +190,16 @@ class _Training:
         policies = self._policies(prepared, states)
         return self._finished(prepared.algorithm, policies, prepared.facts)
 
-    def _kept(self, directory: RunDirectory) -> Run:
-        """A finished run of which only the results were kept: there is nothing left to train."""
+    def kept(self) -> Run | None:
+        """A finished run by its tables and notes alone; None where these end before it did."""
+        directory = self.directory
+        assert directory is not None
         self._read_tables(directory, self.config.steps)
+        if self._table("metrics")["step"].max() != self.config.steps:
+            return None
         noted = read_json(directory.path / "run.json")
         algorithm = _as_noted(self.algorithm, noted["algorithm_config"])
-        return self._finished(algorithm, load_policies(directory.path), noted["settled"])
+        return self._finished(algorithm, [], noted["settled"])
 
     def _finished(self, algorithm: Any, policies: list[Policy], facts: dict[str, Any]) -> Run:
         return Run(

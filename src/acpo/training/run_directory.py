@@ -82,21 +82,6 @@ class RunDirectory:
             raise UserError(f"{error} {remedy}") from error
         return header["step"], jax.tree.map(np.asarray, restore(found[-1], arrays, like))
 
-    def has_results(self, steps: int, seeds: list[int]) -> bool:
-        """Whether it was kept without its checkpoints, but with all that the run found.
-
-        With a checkpoint the run goes on from there, if only to say that nothing is left to do.
-        """
-        if self._checkpoints():
-            return False
-        policies = (self.path / "policies" / f"seed-{seed}.npz" for seed in seeds)
-        table = self.read_table("metrics", up_to=steps)
-        return (
-            table is not None
-            and table["step"].max() == steps
-            and all(path.exists() for path in policies)
-        )
-
     def last_checkpoint(self) -> Path | None:
         found = self._checkpoints()
         return found[-1] if found else None
