@@ -124,8 +124,8 @@ class Algorithm:
         return Head("plain" if kind == "deterministic" else kind)  # type: ignore[arg-type]
 
     def settled(self, head: HeadKind, log_beta: np.ndarray, action_dim: int) -> Self:
-        """Itself, with what was left open until πβ was known: its head, and the mean of log πβ of
-        held-out actions."""
+        """Itself, with what was left open until πβ was known: its head, and log πβ of held-out
+        actions, which have `action_dim` dimensions."""
         return self
 
 

@@ -26,7 +26,7 @@ from acpo.training import program
 from acpo.training.feeding import feeding
 from acpo.training.prepare import Prepared, prepare
 from acpo.training.reporting import Reporter
-from acpo.training.run_directory import RunDirectory
+from acpo.training.run_directory import RunDirectory, as_noted
 from acpo.training.stopping import Interrupted, not_finite, stop_on_signal
 
 if TYPE_CHECKING:
@@ -134,7 +134,10 @@ def kept_results(data: Dataset, algorithm: Any, *, out: Path, **settings: Any) -
     if not (out / "config.json").exists() or (out / "checkpoints").exists():
         return None
     config = TrainConfig(**settings)
-    return _Training(data, algorithm, config, out, True, None, None, threading.Event()).kept()
+    training = _Training(data, algorithm, config, out, True, None, None, threading.Event())
+    if training.evaluator:
+        training.evaluator.close()
+    return training.kept()
 
 
 class _Training:
@@ -198,7 +201,7 @@ class _Training:
         if self._table("metrics")["step"].max() != self.config.steps:
             return None
         noted = read_json(directory.path / "run.json")
-        algorithm = _as_noted(self.algorithm, noted["algorithm_config"])
+        algorithm = as_noted(self.algorithm, noted["algorithm_config"])
         return self._finished(algorithm, [], noted["settled"])
 
     def _finished(self, algorithm: Any, policies: list[Policy], facts: dict[str, Any]) -> Run:
@@ -391,17 +394,3 @@ class _Training:
             f"{quantity} became NaN or infinite at step {step:,}, so the run was stopped. "
             f"{self._last_good()} A smaller --learning-rate or --reward-scale usually helps."
         )
-
-
-def _as_noted(config: Any, noted: dict[str, Any]) -> Any:
-    """A configuration with the values that a run directory notes, which are plain JSON."""
-
-    def value(now: Any, then: Any) -> Any:
-        if dataclasses.is_dataclass(now):
-            return _as_noted(now, then)
-        return tuple(then) if isinstance(now, tuple) else then
-
-    fields = (field.name for field in dataclasses.fields(config))
-    return dataclasses.replace(
-        config, **{name: value(getattr(config, name), noted[name]) for name in fields}
-    )

@@ -11,6 +11,7 @@ policies/            one self-contained policy per seed, of the last checkpoint
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import platform
 import subprocess
@@ -106,6 +107,20 @@ class RunDirectory:
                 f"{path} is damaged and cannot be read ({error}). Put back a copy of it, or begin "
                 "again: choose another folder with --out."
             ) from error
+
+
+def as_noted(config: Any, noted: dict[str, Any]) -> Any:
+    """A configuration with the values that a run directory notes, which are plain JSON."""
+
+    def value(now: Any, then: Any) -> Any:
+        if dataclasses.is_dataclass(now):
+            return as_noted(now, then)
+        return tuple(then) if isinstance(now, tuple) else then
+
+    fields = (field.name for field in dataclasses.fields(config))
+    return dataclasses.replace(
+        config, **{name: value(getattr(config, name), noted[name]) for name in fields}
+    )
 
 
 def _require_same(path: Path, stored: dict[str, Any], config: dict[str, Any]) -> None:
