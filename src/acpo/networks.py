@@ -76,6 +76,10 @@ class MLP(eqx.Module):
                 x = _drop(x, dropout, jax.random.fold_in(key, i))
         return x @ self.weights[-1] + self.biases[-1]
 
+    def raised(self, constant: float) -> MLP:
+        """The network whose outputs are larger by a constant."""
+        return eqx.tree_at(lambda net: net.biases[-1], self, self.biases[-1] + constant)
+
 
 def normalize(x: Array) -> Array:
     """Each row less its mean, over its deviation.
@@ -119,6 +123,10 @@ class TwinQ(eqx.Module):
     def __call__(self, observation: Array, action: Array) -> Array:
         x = jnp.concatenate([observation, action], axis=-1)
         return jnp.stack([self.q1(x)[..., 0], self.q2(x)[..., 0]])
+
+    def raised(self, constant: float) -> TwinQ:
+        """The critics whose values are larger by a constant."""
+        return TwinQ(self.q1.raised(constant), self.q2.raised(constant))
 
 
 class Gaussian(NamedTuple):

@@ -47,6 +47,7 @@ def make(**changes: Any) -> ACPO:
         "advantage_spread_max": None,
         "normalize_weights": False,
         "value_noise": 1.0,
+        "value_start": 0.0,
         "tolerance": None,
     }
     return ACPO(**{**fields, **changes})
@@ -566,6 +567,23 @@ def test_lambda_starts_where_its_rule_says_and_a_fixed_one_stays() -> None:
 def test_an_epsilon_that_was_never_settled_is_refused() -> None:
     with pytest.raises(ValueError, match="settled"):
         _ = make(rule=cci.dual()).epsilon
+
+
+def test_q_and_v_start_higher_by_the_value_start() -> None:
+    spec, rows = Spec(S, A, STEPS), make_batch()
+    high, low = (make(value_start=c).init(jax.random.key(0), spec) for c in (30.0, 0.0))
+    pairs = [
+        (state.target(rows.observations, rows.actions), state.trained.value(rows.observations))
+        for state in (high, low)
+    ]
+    for raised, plain in zip(*pairs, strict=True):
+        np.testing.assert_allclose(raised, plain + 30.0, rtol=1e-5)
+    assert_close(high.trained.actor, low.trained.actor, atol=0.0)
+
+
+def test_a_value_start_that_was_never_settled_is_refused() -> None:
+    with pytest.raises(ValueError, match="value_start"):
+        make(value_start=None).init(jax.random.key(0), Spec(S, A, STEPS))
 
 
 def test_targets_begin_as_the_critics() -> None:

@@ -42,7 +42,7 @@ ALPHA = {"d4rl": 0.1, "neorl2": 0.5}
 
 
 def first_lambda(algorithm: ACPO) -> float:
-    state = replace(algorithm, hidden=(4,)).init(jax.random.key(0), Spec(2, 1, 1))
+    state = replace(algorithm, hidden=(4,), value_start=0.0).init(jax.random.key(0), Spec(2, 1, 1))
     return float(state.lam)
 
 
@@ -94,7 +94,7 @@ def test_where_the_paper_is_silent_its_presets_take_the_plainest_choice(preset: 
 
 @pytest.mark.parametrize(
     ("departure", "papers"),
-    [("actor_average", 1.0), ("tau", 5e-3), ("value_noise", 1.0)],
+    [("actor_average", 1.0), ("tau", 5e-3), ("value_noise", 1.0), ("value_start", 0.0)],
 )
 def test_the_papers_presets_take_none_of_our_departures(departure: str, papers: float) -> None:
     for name in ("acpo", "awac", "inac", "wbc"):

@@ -1,4 +1,4 @@
-"""What is settled before the loop: the head that describes the data's actions."""
+"""What is settled before the loop: the head that describes the data's actions, where Q starts."""
 
 from __future__ import annotations
 
@@ -69,3 +69,24 @@ def test_on_clipped_actions_a_density_would_choose_the_head_that_fits_worse(tmp_
         found = prepare(data, acpo(head=head), directory=tmp_path / head)
         trials[head] = found.facts["behavior_held_out_log_prob"]
     assert trials["squashed"] > trials["plain"]
+
+
+@pytest.mark.parametrize("ends", [0, 40])
+@pytest.mark.parametrize("scale", [None, 3.0])
+def test_values_start_where_bellman_backups_of_a_constant_end(
+    ends: int, scale: float | None
+) -> None:
+    plain = dataset("plain")
+    terminals = np.arange(len(plain)) < ends
+    data = replace(plain, rewards=plain.rewards + np.float32(2.0), terminals=terminals)
+    found = prepare(data, acpo(head="plain", reward_scale=scale)).algorithm
+    c = 0.0
+    for _ in range(3_000):
+        c = np.mean(found.reward_scale * data.rewards + 0.99 * (1 - terminals) * c)
+    assert found.value_start == pytest.approx(c, rel=1e-4)
+
+
+def test_a_value_start_that_was_given_is_kept_and_no_discount_without_an_end_is_no_trap() -> None:
+    data = dataset("plain")
+    assert prepare(data, acpo(head="plain", value_start=7.0)).algorithm.value_start == 7.0
+    assert prepare(data, acpo(head="plain", gamma=1.0)).algorithm.value_start == 0.0

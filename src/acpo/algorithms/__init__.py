@@ -152,6 +152,7 @@ def _as_the_paper(algorithm: Any, row: Preset) -> Any:
         tau=5e-3,
         layer_norm=False,
         reward_scale=1.0,
+        value_start=0.0,
         advantage_spread_max=None,
         normalize_weights=False,
         value_noise=1.0,

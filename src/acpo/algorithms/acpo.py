@@ -137,6 +137,10 @@ class ACPO(Algorithm):
     """Z-score observations with the data's mean and deviation; the policy carries both."""
     reward_scale: float | None = None
     """Factor on rewards. None: 300 / (max − min episode return), so that α has one meaning."""
+    value_start: float | None = None
+    """What Q and V start at. None: the constant c that Bellman's equation asks for on the data's
+    average, c = E[r] + γ (1 − P(terminal)) c. A common constant is what bootstrapping learns last,
+    at the rate γ per sweep; until it has, V trails Q and A is mostly by how much."""
     behavior: BehaviorConfig = field(default_factory=BehaviorConfig)
     """Which πβ is fitted, and how."""
 
@@ -173,10 +177,14 @@ class ACPO(Algorithm):
     def init(self, key: Array, spec: Spec) -> ACPOState:
         key_actor, key_value, key_critic = jax.random.split(key, 3)
         s, a = spec.observation_dim, spec.action_dim
+        if self.value_start is None:
+            raise ValueError("value_start has to be settled from data before it is used")
+        value = MLP.create(key_value, (s, *self.hidden, 1), self.layer_norm)
+        critic = TwinQ.create(key_critic, (s + a, *self.hidden, 1), self.layer_norm)
         trained = Trained(
             actor=MLP.create(key_actor, (s, *self.hidden, 2 * a)),
-            value=MLP.create(key_value, (s, *self.hidden, 1), self.layer_norm),
-            critic=TwinQ.create(key_critic, (s + a, *self.hidden, 1), self.layer_norm),
+            value=value.raised(self.value_start),
+            critic=critic.raised(self.value_start),
         )
         start = self.alpha if self.rule.lam_start is None else self.rule.lam_start
         return ACPOState(

@@ -115,6 +115,11 @@ class Algorithm:
         return 1.0
 
     @property
+    def value_start(self) -> float | None:
+        """Where the critics start."""
+        return 0.0
+
+    @property
     def head(self) -> str:
         """How the actor's outputs become an action: plain, squashed, deterministic; or auto."""
         return "deterministic"

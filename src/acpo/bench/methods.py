@@ -26,7 +26,8 @@ def configured(name: str) -> Any:
     from acpo.algorithms import ALGORITHMS
 
     algorithm = ALGORITHMS[name]
-    changes = {"batch_size": speed.BATCH, "hidden": speed.HIDDEN, **PHASES}
+    sizes = {"batch_size": speed.BATCH, "hidden": speed.HIDDEN}
+    changes = {**sizes, **PHASES, "value_start": 0.0}
     known = {field.name for field in fields(algorithm)}
     algorithm = replace(algorithm, **{k: v for k, v in changes.items() if k in known})
     return algorithm.settled("squashed", [0.0], 1)

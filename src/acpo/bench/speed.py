@@ -67,7 +67,9 @@ def ours(seeds: int, seconds: float) -> float:
     from acpo.cci import dual
     from acpo.training.prepare import Layout
 
-    algorithm = ACPO(rule=dual(-1.0), head="squashed", batch_size=BATCH, hidden=HIDDEN)
+    algorithm = ACPO(
+        rule=dual(-1.0), head="squashed", batch_size=BATCH, hidden=HIDDEN, value_start=0.0
+    )
     layout = Layout(OBSERVATION_DIM, ACTION_DIM, 2 * ACTION_DIM)
     return updates_per_second(algorithm, layout, seeds, seconds)
 

@@ -132,6 +132,10 @@ def prepare(
     scale = algorithm.reward_scale
     low, high = (float(f(data.rewards)) * scale for f in (np.min, np.max))
     facts |= {"reward_scale": scale, "rewards": (low, high)}
+    if algorithm.value_start is None:
+        start = scale * mean_value(data, algorithm.gamma)
+        algorithm = dataclasses.replace(algorithm, value_start=start)
+        facts["value_start"] = start
 
     layout = Layout(data.observation_dim, data.action_dim, 0)
     needs_density = algorithm.needs_density
@@ -199,6 +203,16 @@ def _reward_scale(data: Dataset, return_range: float) -> float:
     if spread <= 0:
         spread = float(np.abs(data.episode_returns).max())
     return return_range / spread if spread > 0 else 1.0
+
+
+def mean_value(data: Dataset, gamma: float) -> float:
+    """The constant that satisfies Bellman's equation on the data's average.
+
+    c = E[r] + γ (1 − P(terminal)) c. Without a discount and without an end there is none: 0.
+    """
+    ends = float(np.mean(data.terminals))
+    forgotten = 1.0 - gamma * (1.0 - ends)
+    return float(np.mean(data.rewards, dtype=np.float64)) / forgotten if forgotten > 0 else 0.0
 
 
 class FittingRows(NamedTuple):
