@@ -43,7 +43,7 @@ def make(**changes: Any) -> ACPO:
         "log_weight_max": 4.6,
         "value_target": "target",
         "layer_norm": False,
-        "actor_average": 1.0,
+        "actor_average": 0.0,
         "advantage_spread_max": None,
         "normalize_weights": False,
         "value_noise": 1.0,
@@ -203,7 +203,7 @@ def reference_update(
     target = jax.tree.map(
         lambda old, new: (1 - config.tau) * old + config.tau * new, ref.target, nets["critic"]
     )
-    share = max(config.actor_average, 1.0 / t)
+    share = 1.0 / (1.0 + config.actor_average * ref.step)
     average = jax.tree.map(
         lambda old, new: (1 - share) * old + share * new, ref.average, nets["actor"]
     )

@@ -47,20 +47,22 @@ def test_the_loss_is_the_mean_negative_log_likelihood(head: str) -> None:
     assert float(config.policy_loss(actor, batch)[0]) == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_policy_is_the_mean_of_its_past_and_then_an_exponential_average() -> None:
-    config = make(actor_average=0.4)
-    state, expected = start(config), np.nan
+@pytest.mark.parametrize(("share", "power"), [(1.0, 0), (0.5, 1)])
+def test_the_policy_is_a_mean_of_its_past_in_which_later_steps_count_more(
+    share: float, power: int
+) -> None:
+    config = make(actor_average=share)
+    state, past = start(config), []
     for step in range(6):
         state, _ = config.update(state, make_batch(step), jax.random.key(step))
-        now = np.asarray(state.actor.weights[0], np.float64)
-        # 1, 1/2, 0.4, 0.4, …: nothing of the initial weights is left after the first step.
-        share = [1.0, 0.5][step] if step < 2 else 0.4
-        expected = now if step == 0 else (1.0 - share) * expected + share * now
-        np.testing.assert_allclose(config.actor(state).weights[0], expected, atol=1e-6)
+        past.append(np.asarray(state.actor.weights[0], np.float64))
+    counts = np.arange(1.0, 7.0) ** power
+    expected = np.average(past, axis=0, weights=counts)
+    np.testing.assert_allclose(config.actor(state).weights[0], expected, atol=1e-6)
 
 
-def test_a_rate_of_one_takes_the_policy_itself() -> None:
-    config = make(actor_average=1.0)
+def test_an_average_over_nothing_is_the_policy_itself() -> None:
+    config = make(actor_average=0.0)
     state = start(config)
     for step in range(3):
         state, _ = config.update(state, make_batch(step), jax.random.key(step))

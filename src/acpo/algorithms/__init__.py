@@ -136,7 +136,7 @@ def _as_the_paper(algorithm: Any, row: Preset) -> Any:
         algorithm,
         head="plain",
         normalize_observations=row.normalize_observations,
-        actor_average=1.0,
+        actor_average=0.0,
         learning_rate=5e-4,
         final_learning_rate=1e-4,
         behavior=BehaviorConfig(learning_rate=1e-4),

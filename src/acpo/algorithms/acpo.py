@@ -19,7 +19,6 @@ from acpo import cci
 from acpo.algorithms.base import (
     ABOVE_0,
     NOT_NEGATIVE,
-    STEP,
     UNIT,
     About,
     Algorithm,
@@ -83,7 +82,6 @@ class ACPO(Algorithm):
         "advantage_spread_max": ABOVE_0,
         "tolerance": NOT_NEGATIVE,
         "value_noise": UNIT,
-        "actor_average": STEP,
     }
 
     alpha: float = 0.1
@@ -94,8 +92,9 @@ class ACPO(Algorithm):
     """γ, the discount."""
     tau: float = 0.02
     """τ, rate of the soft target update."""
-    actor_average: float = 2e-3
-    """Rate of the running average of πθ that is evaluated and saved; 1 takes πθ itself."""
+    actor_average: float = 0.2
+    """What is evaluated and saved is an average of πθ over this share of the steps so far; 0 takes
+    πθ itself."""
     learning_rate: float = 3e-4
     """Adam's step size for actor, V and Q at the start …"""
     final_learning_rate: float = 0.0

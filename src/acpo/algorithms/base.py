@@ -97,6 +97,7 @@ class Algorithm:
         "final_learning_rate": NOT_NEGATIVE,
         "batch_size": COUNT,
         "hidden": LAYERS,
+        "actor_average": UNIT,
         "reward_scale": Limit(lambda x: x != 0, "other than 0"),
     }
 
@@ -182,10 +183,11 @@ class Schedule(NamedTuple):
         share = jnp.minimum(self.step / self.total, 1.0)
         return last + (first - last) * 0.5 * (1.0 + jnp.cos(jnp.pi * share))
 
-    def average(self, average: T, online: T, rate: float) -> T:
-        """Running average of `online`: the plain mean of what it has been, until 1/rate steps are
-        gone, then an exponential one. What stood there before the first step leaves no trace."""
-        return soft_update(average, online, jnp.maximum(rate, 1.0 / (self.step + 1)))
+    def average(self, average: T, online: T, share: float) -> T:
+        """Running average of `online` over about `share` of the steps so far, step t counting as
+        t^(1/share − 1): all steps alike at 1, the last alone at 0. So it needs no length of its own
+        (polynomial-decay averaging, Shamir and Zhang 2013)."""
+        return soft_update(average, online, 1.0 / (1.0 + share * self.step))
 
     def next(self) -> Schedule:
         return Schedule(self.step + 1, self.total)

@@ -42,8 +42,9 @@ class BC(Algorithm):
     """Adam's step size at the start …"""
     final_learning_rate: float = 0.0
     """… and at the end of the run, by a cosine."""
-    actor_average: float = 2e-3
-    """Rate of the running average of πθ that is evaluated and saved, as in ACPO; 1: πθ itself."""
+    actor_average: float = 0.2
+    """What is evaluated and saved is an average of πθ over this share of the steps so far, as in
+    ACPO; 0: πθ itself."""
     batch_size: int = 256
     """Transitions per update."""
     hidden: tuple[int, ...] = (256, 256)
