@@ -112,7 +112,7 @@ class ACPO(Algorithm):
     """Upper bound of log σ."""
     log_prob_clip: float = 20.0
     """|log π| is clipped here, for πθ in V's target and for πβ in the dual step and the weight."""
-    advantage_spread_max: float | None = 2.0
+    advantage_spread_max: float | None = 1.0
     """κ: A enters the weight less its median over the batch, and its spread there (the quartiles'
     distance, in units of a normal's deviation) is at most κ α, so that a few rows do not have all
     the weight where advantages are large. None: A as it is."""
