@@ -25,7 +25,7 @@ $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(BIN)/python
 	touch $@ $(VENV)/train.stamp
 
 train: $(VENV)/train.stamp
-	$(BIN)/acpo train --steps 25000
+	$(BIN)/acpo train --steps 20000
 
 test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
