@@ -2,7 +2,7 @@
 
 >>> import acpo
 >>> data = acpo.load_dataset("builtin/hopper-replay")
->>> run = acpo.train(data, acpo.ACPO(), steps=25_000)
+>>> run = acpo.train(data, acpo.ACPO(), steps=20_000)
 >>> action = run.policy(data.observations[0])
 """
 

@@ -26,7 +26,7 @@ Offline reinforcement learning with a constraint dial (λ) that turns itself.
 commands:
 {commands}
 
-acpo COMMAND --help tells more. Start with: acpo train --steps 25000
+acpo COMMAND --help tells more. Start with: acpo train --steps 20000
 """
 
 
