@@ -40,8 +40,9 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_acpo_ends_above_behaviour_cloning(learned: Path, tmp_path: Path) -> None:
     """Cloning every policy an online learner has been returns 192, with a deviation of 4 over five
-    seeds. ACPO at this length returned 1231, 607, 614 and 1782 with seeds 0 to 3; the margin asked
-    for is about half of the smallest gap, so that other seeds and another CPU's rounding pass.
+    seeds. ACPO at this length returned 1231, 607, 614 and 1782 with seeds 0 to 3 (older defaults);
+    the margin asked for is about half of the smallest gap, so that other seeds and another CPU's
+    rounding pass.
     """
     cloned = trained(tmp_path / "bc", "--algorithm", "bc", "--head", "squashed")
     acpo_return, bc_return = (
