@@ -133,7 +133,7 @@ def prepare(
     low, high = (float(f(data.rewards)) * scale for f in (np.min, np.max))
     facts |= {"reward_scale": scale, "rewards": (low, high)}
     if algorithm.value_start is None:
-        start = scale * mean_value(data, algorithm.gamma)
+        start = scale * _mean_value(data, algorithm.gamma)
         algorithm = dataclasses.replace(algorithm, value_start=start)
         facts["value_start"] = start
 
@@ -205,7 +205,7 @@ def _reward_scale(data: Dataset, return_range: float) -> float:
     return return_range / spread if spread > 0 else 1.0
 
 
-def mean_value(data: Dataset, gamma: float) -> float:
+def _mean_value(data: Dataset, gamma: float) -> float:
     """The constant that satisfies Bellman's equation on the data's average.
 
     c = E[r] + γ (1 − P(terminal)) c. Without a discount and without an end there is none: 0.
