@@ -46,7 +46,6 @@ def make(**changes: Any) -> ACPO:
         "actor_average": 0.0,
         "advantage_spread_max": None,
         "normalize_weights": False,
-        "value_noise": 1.0,
         "value_start": 0.0,
         "tolerance": None,
     }
@@ -155,9 +154,7 @@ def reference_update(
     lam = max(ref.lam - config.rule.lam_rate * slack, 0.0)
 
     bootstrap = ref.target if config.value_target == "target" else critic
-    u = mean + config.value_noise * std * noise
-    valued = np.clip(u, -1.0, 1.0) if config.head == "plain" else np.tanh(u)
-    y_v = np.minimum(*both_q(bootstrap, s, valued)) - config.alpha * clip(log_pi)
+    y_v = np.minimum(*both_q(bootstrap, s, sampled)) - config.alpha * clip(log_pi)
     next_v = forward(value, b.next_observations)[:, 0]
     y_q = b.rewards + config.gamma * np.where(b.terminals == 1.0, 0.0, next_v)
     advantage = np.minimum(*both_q(critic, s, a)) - forward(value, s)[:, 0]
@@ -229,7 +226,6 @@ VARIANTS = {
         actor_average=0.2,
         advantage_spread_max=0.3,
         normalize_weights=True,
-        value_noise=0.3,
         tolerance=0.5,
     ),
     "bounds that nothing breaks": make(

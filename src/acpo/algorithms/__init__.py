@@ -137,8 +137,6 @@ def _as_the_paper(algorithm: Any, row: Preset) -> Any:
         head="plain",
         normalize_observations=row.normalize_observations,
         actor_average=0.0,
-        learning_rate=5e-4,
-        final_learning_rate=1e-4,
         behavior=BehaviorConfig(learning_rate=1e-4),
     )
     if isinstance(algorithm, BC):
@@ -155,7 +153,6 @@ def _as_the_paper(algorithm: Any, row: Preset) -> Any:
         value_start=0.0,
         advantage_spread_max=None,
         normalize_weights=False,
-        value_noise=1.0,
         tolerance=None,
     )
 

@@ -19,7 +19,6 @@ from acpo import cci
 from acpo.algorithms.base import (
     ABOVE_0,
     NOT_NEGATIVE,
-    UNIT,
     About,
     Algorithm,
     Batch,
@@ -81,7 +80,6 @@ class ACPO(Algorithm):
         "alpha": ABOVE_0,
         "advantage_spread_max": ABOVE_0,
         "tolerance": NOT_NEGATIVE,
-        "value_noise": UNIT,
     }
 
     alpha: float = 0.1
@@ -95,9 +93,9 @@ class ACPO(Algorithm):
     actor_average: float = 0.2
     """What is evaluated and saved is an average of πθ over this share of the steps so far; 0 takes
     πθ itself."""
-    learning_rate: float = 3e-4
+    learning_rate: float = 5e-4
     """Adam's step size for actor, V and Q at the start …"""
-    final_learning_rate: float = 0.0
+    final_learning_rate: float = 1e-4
     """… and at the end of the run, by a cosine."""
     batch_size: int = 256
     """Transitions per update."""
@@ -112,7 +110,7 @@ class ACPO(Algorithm):
     """Upper bound of log σ."""
     log_prob_clip: float = 20.0
     """|log π| is clipped here, for πθ in V's target and for πβ in the dual step and the weight."""
-    advantage_spread_max: float | None = 1.0
+    advantage_spread_max: float | None = 2.0
     """κ: A enters the weight less its median over the batch, and its spread there (the quartiles'
     distance, in units of a normal's deviation) is at most κ α, so that a few rows do not have all
     the weight where advantages are large. None: A as it is."""
@@ -127,9 +125,6 @@ class ACPO(Algorithm):
     """Upper clip of the weight's exponent (4.6: weights up to 100)."""
     value_target: Literal["target", "online"] = "target"
     """Which critics V's target takes the minimum of."""
-    value_noise: float = 0.3
-    """ν: V's target takes Q at an action drawn with ν times the policy's noise. What is deployed is
-    the policy's mean; a critic of the noisy policy does not see where the mean alone would stay."""
     layer_norm: bool = True
     """Layer normalisation in the hidden layers of Q and V."""
     normalize_observations: bool = True
@@ -255,10 +250,7 @@ class ACPO(Algorithm):
     # --- losses ---------------------------------------------------------------------------------
 
     def value_loss(self, v: Array, q: Array, log_pi: Array) -> tuple[Array, Metrics]:
-        """L_V = ½ (V(s) − Y_V)², Y_V = min_i Q_i(s,a) − α log πθ(a|s), a ~ πθ   (Eq-Loss-V).
-
-        `q` may be that of an action with less noise than `log_pi`'s (`value_noise`).
-        """
+        """L_V = ½ (V(s) − Y_V)², Y_V = min_i Q_i(s,a) − α log πθ(a|s), a ~ πθ   (Eq-Loss-V)."""
         target = q.min(axis=0) - self.alpha * self.clip(log_pi)
         loss = 0.5 * jnp.mean((v - jax.lax.stop_gradient(target)) ** 2)
         return loss, {"value/loss": loss, "value/v": v.mean()}
@@ -312,8 +304,7 @@ class ACPO(Algorithm):
             next_v = trained.value(batch.next_observations)[..., 0]
             q = trained.critic(batch.observations, batch.actions)
             bootstrap = state.target if self.value_target == "target" else trained.critic
-            valued = jax.lax.stop_gradient(head.sample(policy, self.value_noise * noise))
-            sampled_q = jax.lax.stop_gradient(bootstrap(batch.observations, valued))
+            sampled_q = jax.lax.stop_gradient(bootstrap(batch.observations, actions))
             advantage = jax.lax.stop_gradient(q.min(axis=0) - v)
 
             value_loss, value_metrics = self.value_loss(v, sampled_q, log_pi)

@@ -38,9 +38,9 @@ class BC(Algorithm):
         source="as ACPO's policy",
     )
 
-    learning_rate: float = 3e-4
+    learning_rate: float = 5e-4
     """Adam's step size at the start …"""
-    final_learning_rate: float = 0.0
+    final_learning_rate: float = 1e-4
     """… and at the end of the run, by a cosine."""
     actor_average: float = 0.2
     """What is evaluated and saved is an average of πθ over this share of the steps so far, as in
