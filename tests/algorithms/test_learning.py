@@ -18,11 +18,10 @@ from acpo.files import load_arrays, read_json
 from acpo.networks import MLP, TwinQ
 from harness import run_acpo, tiny_acpo
 
-STEPS = ("--steps", 8_000, "--eval-every", 8_000, "--episodes", 20)
 
-
-def trained(out: Path, *words: object) -> Path:
-    done = run_acpo("train", *words, *STEPS, "--out", out, seconds=600.0, quick_to_compile=False)
+def trained(out: Path, steps: int, *words: object) -> Path:
+    length = ("--steps", steps, "--eval-every", steps, "--episodes", 20)
+    done = run_acpo("train", *words, *length, "--out", out, seconds=600.0, quick_to_compile=False)
     assert done.returncode == 0, done.stderr
     return out
 
@@ -35,20 +34,19 @@ def data() -> acpo.Dataset:
 @pytest.fixture(scope="module")
 def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("learned") / "acpo"
-    return trained(out, "--head", "squashed", "--behavior.max-steps", 3_000)
+    return trained(out, 4_000, "--head", "squashed", "--behavior.max-steps", 3_000)
 
 
 def test_acpo_ends_above_behaviour_cloning(learned: Path, tmp_path: Path) -> None:
-    """Cloning every policy an online learner has been returns 192, with a deviation of 4 over five
-    seeds. ACPO at this length returned 1231, 607, 614 and 1782 with seeds 0 to 3 (older defaults);
-    the margin asked for is about half of the smallest gap, so that other seeds and another CPU's
-    rounding pass.
+    """Cloning every policy an online learner has been returns about 190 from 1,000 steps on. ACPO
+    returned 514, 511, 542 and 485 with seeds 0 to 3 after 4,000 (of 5,000) steps; the margin asked
+    for is about half of the smallest gap, so that other seeds and another CPU's rounding pass.
     """
-    cloned = trained(tmp_path / "bc", "--algorithm", "bc", "--head", "squashed")
+    cloned = trained(tmp_path / "bc", 2_000, "--algorithm", "bc", "--head", "squashed")
     acpo_return, bc_return = (
         pl.read_parquet(run / "evaluations.parquet")["return"].mean() for run in (learned, cloned)
     )
-    assert acpo_return > bc_return + 220
+    assert acpo_return > bc_return + 150
 
 
 def discounted_returns(data: acpo.Dataset, gamma: float) -> np.ndarray:
