@@ -14,7 +14,7 @@ import pytest
 from by_hand import ROWS, A, S, both_q, forward, numerical_gradient
 
 from acpo import cci
-from acpo.algorithms.acpo import ACPO, ACPOState
+from acpo.algorithms.acpo import ACPO, ACPOState, effective_share
 from acpo.algorithms.base import Batch, Spec
 from acpo.behavior.config import BehaviorConfig
 from acpo.data.dataset import from_arrays
@@ -364,10 +364,33 @@ def test_weights_that_all_vanish_leave_the_step_finite() -> None:
 
 def test_epsilon_is_counted_per_action_dimension_and_clipped_as_the_constraint_is() -> None:
     rule = cci.Rule(epsilon_margin=0.25)
-    settled = make(rule=rule).settled("plain", np.array([-30.0, 2.0, 50.0]), action_dim=4)
+    settled = make(rule=rule).settled("plain", np.array([-30.0, 2.0, 50.0]), 4, rows=ROWS)
     assert settled.epsilon == pytest.approx((-20.0 + 2.0 + 20.0) / 3 - 1.0)
-    given = make(rule=cci.dual(epsilon=-3.0)).settled("plain", np.zeros(1), action_dim=4)
+    given = make(rule=cci.dual(epsilon=-3.0)).settled("plain", np.zeros(1), 4, rows=ROWS)
     assert given.epsilon == -3.0
+
+
+@pytest.mark.parametrize("kappa", [0.5, 1.0, 2.0])
+def test_the_share_that_weights_leave_is_that_of_drawn_ones(kappa: float) -> None:
+    weights = np.exp(np.minimum(kappa * np.random.default_rng(0).normal(size=1_000_000), 4.6))
+    drawn = weights.sum() ** 2 / (weights**2).sum() / len(weights)
+    assert effective_share(kappa, 4.6) == pytest.approx(drawn, rel=0.02)
+    # Without a clip it has a closed form: the variance of a lognormal.
+    assert effective_share(kappa, np.inf) == pytest.approx(np.exp(-(kappa**2)), rel=1e-3)
+
+
+def test_weights_on_few_rows_are_softer() -> None:
+    def kappa(rows: int, **changes: Any) -> float | None:
+        config = make(advantage_spread_max=2.0, effective_rows=13_000, **changes)
+        return config.settled("plain", np.zeros(1), 1, rows).advantage_spread_max
+
+    assert kappa(1_000_000) == kappa(100_000) == 2.0
+    # exp(−κ²) = 13,000 / 18,000, where the weights' clip is far away.
+    assert kappa(18_000) == pytest.approx(np.sqrt(np.log(18 / 13)), abs=0.01)
+    assert kappa(100) == kappa(1_000) == pytest.approx(np.sqrt(-np.log(0.8)), abs=0.01)
+    assert make(effective_rows=0).settled("plain", np.zeros(1), 1, 100) == make(effective_rows=0)
+    untouched = make(advantage_spread_max=2.0, effective_rows=0)
+    assert untouched.settled("plain", np.zeros(1), 1, 100).advantage_spread_max == 2.0
 
 
 def test_the_exponent_is_clipped_before_it_could_overflow() -> None:

@@ -37,6 +37,8 @@ from acpo.networks import MLP, Head, HeadKind, TwinQ
 QUARTILES = np.array([25.0, 50.0, 75.0])
 # The quartiles of a normal distribution are this many deviations apart.
 NORMAL_QUARTILES = 1.349
+# Of the smallest data, weights that leave this share of the rows are soft enough.
+SOFT = 0.8
 
 
 class Trained(NamedTuple):
@@ -55,6 +57,27 @@ class ACPOState(NamedTuple):
     lam: Array
     optimiser: optax.OptState
     schedule: Schedule
+
+
+def effective_share(kappa: float, log_weight_max: float) -> float:
+    """E[w]² / E[w²] of w = exp(min(κ z, log_weight_max)), z standard normal.
+
+    The effective sample size, as a share of the rows, of weights by advantages of spread κ α.
+    """
+    z = np.linspace(-8.0, 8.0, 2001)
+    p = np.exp(-0.5 * z**2)
+    w = np.exp(np.minimum(kappa * z, log_weight_max))
+    return float((p @ w) ** 2 / ((p @ w**2) * p.sum()))
+
+
+def sharpest(share: float, kappa: float, log_weight_max: float) -> float:
+    """`kappa` where it leaves that share of the rows, else the largest spread below that does.
+
+    To two decimals, tried one by one: where the weights' clip bites, the share rises again with κ.
+    """
+    softer = np.arange(0.01, kappa, 0.01).round(2)[::-1]
+    leaves = (k for k in (kappa, *softer) if effective_share(k, log_weight_max) >= share)
+    return float(next(leaves))
 
 
 @dataclass(frozen=True)
@@ -79,6 +102,7 @@ class ACPO(Algorithm):
         **Algorithm.limits,
         "alpha": ABOVE_0,
         "advantage_spread_max": ABOVE_0,
+        "effective_rows": NOT_NEGATIVE,
         "tolerance": NOT_NEGATIVE,
     }
 
@@ -114,6 +138,9 @@ class ACPO(Algorithm):
     """κ: A enters the weight less its median over the batch, and its spread there (the quartiles'
     distance, in units of a normal's deviation) is at most κ α, so that a few rows do not have all
     the weight where advantages are large. None: A as it is."""
+    effective_rows: int = 13_000
+    """Of less data κ is lowered until the weights exp(A/α) of normal advantages have an effective
+    sample size of so many rows, or of 0.8 of all rows. 0: κ as it is."""
     normalize_weights: bool = True
     """Take log πβ in the weight less its mean at the state, and divide a batch's weights by their
     mean. Neither changes π*_λ: they stand for its normaliser, which the printed weight leaves out,
@@ -157,8 +184,8 @@ class ACPO(Algorithm):
     def behavior_head(self, kind: str) -> Head:
         return Head.settled(kind, self.log_std_min, self.log_std_max)
 
-    def settled(self, head: HeadKind, log_beta: np.ndarray, action_dim: int) -> Self:
-        """Its head, and ε where that is auto: the held-out mean of log πβ less a margin.
+    def settled(self, head: HeadKind, log_beta: np.ndarray, action_dim: int, rows: int) -> Self:
+        """Its head, κ, and ε where that is auto: the held-out mean of log πβ less a margin.
 
         log πβ is clipped as it is in the constraint, which could not be met otherwise.
         """
@@ -166,7 +193,11 @@ class ACPO(Algorithm):
         if rule.epsilon == "auto":
             mean = float(np.clip(log_beta, -self.log_prob_clip, self.log_prob_clip).mean())
             rule = replace(rule, epsilon=mean - rule.epsilon_margin * action_dim)
-        return replace(self, head=head, rule=rule)
+        kappa = self.advantage_spread_max
+        if kappa is not None:
+            share = min(self.effective_rows / rows, SOFT)
+            kappa = sharpest(share, kappa, self.log_weight_max)
+        return replace(self, head=head, rule=rule, advantage_spread_max=kappa)
 
     def init(self, key: Array, spec: Spec) -> ACPOState:
         key_actor, key_value, key_critic = jax.random.split(key, 3)

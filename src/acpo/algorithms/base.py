@@ -129,9 +129,9 @@ class Algorithm:
         """The head of a Gaussian πβ, of a kind that the data may have chosen."""
         return Head("plain" if kind == "deterministic" else kind)  # type: ignore[arg-type]
 
-    def settled(self, head: HeadKind, log_beta: np.ndarray, action_dim: int) -> Self:
-        """Itself, with what was left open until πβ was known: its head, and log πβ of held-out
-        actions, which have `action_dim` dimensions."""
+    def settled(self, head: HeadKind, log_beta: np.ndarray, action_dim: int, rows: int) -> Self:
+        """Itself, with what was left open until the data was known: the head that suits it, log πβ
+        of held-out actions, which have `action_dim` dimensions, and how many rows there are."""
         return self
 
 

@@ -30,7 +30,7 @@ def configured(name: str) -> Any:
     changes = {**sizes, **PHASES, "value_start": 0.0}
     known = {field.name for field in fields(algorithm)}
     algorithm = replace(algorithm, **{k: v for k, v in changes.items() if k in known})
-    return algorithm.settled("squashed", [0.0], 1)
+    return algorithm.settled("squashed", [0.0], 1, rows=speed.ROWS)
 
 
 def make_layout(algorithm: Any) -> Any:

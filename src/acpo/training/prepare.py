@@ -145,7 +145,7 @@ def prepare(
         behavior = fit_behavior(fitted_to, algorithm, folder, on_fit)
         held = fitting.looked_at(fitted_to.held_rows)
         log_beta = behavior.log_prob(fitted_to.observations[held], fitted_to.actions[held])
-        algorithm = algorithm.settled(behavior.head.kind, log_beta, data.action_dim)
+        algorithm = algorithm.settled(behavior.head.kind, log_beta, data.action_dim, rows=len(data))
         facts |= {
             "head": behavior.head.kind,
             "behavior_steps": behavior.steps,
