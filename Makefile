@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check install -q
+# Only what is imported gets compiled, when it is: compiling all of every package takes longer.
+PIP := $(BIN)/python -m pip --disable-pip-version-check install -q --no-compile
 
 .PHONY: help train test check format bench clean
 
