@@ -15,7 +15,7 @@ from by_hand import ROWS, A, S, both_q, forward, numerical_gradient
 
 from acpo import cci
 from acpo.algorithms.acpo import ACPO, ACPOState, effective_share
-from acpo.algorithms.base import Batch, Spec
+from acpo.algorithms.base import Batch, Size, Spec
 from acpo.behavior.config import BehaviorConfig
 from acpo.data.dataset import from_arrays
 from acpo.networks import MLP, TwinQ
@@ -364,9 +364,9 @@ def test_weights_that_all_vanish_leave_the_step_finite() -> None:
 
 def test_epsilon_is_counted_per_action_dimension_and_clipped_as_the_constraint_is() -> None:
     rule = cci.Rule(epsilon_margin=0.25)
-    settled = make(rule=rule).settled("plain", np.array([-30.0, 2.0, 50.0]), 4, rows=ROWS)
+    settled = make(rule=rule).settled("plain", np.array([-30.0, 2.0, 50.0]), Size(ROWS, S, 4))
     assert settled.epsilon == pytest.approx((-20.0 + 2.0 + 20.0) / 3 - 1.0)
-    given = make(rule=cci.dual(epsilon=-3.0)).settled("plain", np.zeros(1), 4, rows=ROWS)
+    given = make(rule=cci.dual(epsilon=-3.0)).settled("plain", np.zeros(1), Size(ROWS, S, 4))
     assert given.epsilon == -3.0
 
 
@@ -380,17 +380,17 @@ def test_the_share_that_weights_leave_is_that_of_drawn_ones(kappa: float) -> Non
 
 
 def test_weights_on_few_rows_are_softer() -> None:
-    def kappa(rows: int, **changes: Any) -> float | None:
-        config = make(advantage_spread_max=2.0, effective_rows=13_000, **changes)
-        return config.settled("plain", np.zeros(1), 1, rows).advantage_spread_max
+    def kappa(rows: int, effective_rows: int = 500, kappa: float | None = 2.0) -> float | None:
+        config = make(advantage_spread_max=kappa, effective_rows=effective_rows)
+        return config.settled("plain", np.zeros(1), Size(rows, 18, 6)).advantage_spread_max
 
     assert kappa(1_000_000) == kappa(100_000) == 2.0
-    # exp(−κ²) = 13,000 / 18,000, where the weights' clip is far away.
-    assert kappa(18_000) == pytest.approx(np.sqrt(np.log(18 / 13)), abs=0.01)
-    assert kappa(100) == kappa(1_000) == pytest.approx(np.sqrt(-np.log(0.8)), abs=0.01)
-    assert make(effective_rows=0).settled("plain", np.zeros(1), 1, 100) == make(effective_rows=0)
-    untouched = make(advantage_spread_max=2.0, effective_rows=0)
-    assert untouched.settled("plain", np.zeros(1), 1, 100).advantage_spread_max == 2.0
+    # exp(−κ²) = 500 (18 + 6) / 18,000, where the weights' clip is far away.
+    assert kappa(18_000) == pytest.approx(np.sqrt(np.log(18 / 12)), abs=0.01)
+    assert kappa(100) == kappa(1_000) == pytest.approx(np.sqrt(-np.log(0.95)), abs=0.01)
+    assert kappa(18_000, kappa=0.1) == 0.1
+    assert kappa(18_000, kappa=None) is None
+    assert kappa(100, effective_rows=0) == 2.0
 
 
 def test_the_exponent_is_clipped_before_it_could_overflow() -> None:

@@ -25,6 +25,7 @@ from acpo.algorithms.base import (
     Limit,
     Metrics,
     Schedule,
+    Size,
     Spec,
     adam_step,
     soft_update,
@@ -37,8 +38,8 @@ from acpo.networks import MLP, Head, HeadKind, TwinQ
 QUARTILES = np.array([25.0, 50.0, 75.0])
 # The quartiles of a normal distribution are this many deviations apart.
 NORMAL_QUARTILES = 1.349
-# Of the smallest data, weights that leave this share of the rows are soft enough.
-SOFT = 0.8
+# However few rows there are, weights that leave this share of them are soft enough.
+SOFT = 0.95
 
 
 class Trained(NamedTuple):
@@ -138,9 +139,10 @@ class ACPO(Algorithm):
     """κ: A enters the weight less its median over the batch, and its spread there (the quartiles'
     distance, in units of a normal's deviation) is at most κ α, so that a few rows do not have all
     the weight where advantages are large. None: A as it is."""
-    effective_rows: int = 13_000
-    """Of less data κ is lowered until the weights exp(A/α) of normal advantages have an effective
-    sample size of so many rows, or of 0.8 of all rows. 0: κ as it is."""
+    effective_rows: int = 1_000
+    """On little data κ is lowered until the weights exp(A/α) of normal advantages have an effective
+    sample size of so many rows per dimension of observations and actions, or of 0.95 of all rows.
+    0: κ as it is."""
     normalize_weights: bool = True
     """Take log πβ in the weight less its mean at the state, and divide a batch's weights by their
     mean. Neither changes π*_λ: they stand for its normaliser, which the printed weight leaves out,
@@ -184,7 +186,7 @@ class ACPO(Algorithm):
     def behavior_head(self, kind: str) -> Head:
         return Head.settled(kind, self.log_std_min, self.log_std_max)
 
-    def settled(self, head: HeadKind, log_beta: np.ndarray, action_dim: int, rows: int) -> Self:
+    def settled(self, head: HeadKind, log_beta: np.ndarray, size: Size) -> Self:
         """Its head, κ, and ε where that is auto: the held-out mean of log πβ less a margin.
 
         log πβ is clipped as it is in the constraint, which could not be met otherwise.
@@ -192,11 +194,11 @@ class ACPO(Algorithm):
         rule = self.rule
         if rule.epsilon == "auto":
             mean = float(np.clip(log_beta, -self.log_prob_clip, self.log_prob_clip).mean())
-            rule = replace(rule, epsilon=mean - rule.epsilon_margin * action_dim)
+            rule = replace(rule, epsilon=mean - rule.epsilon_margin * size.action_dim)
         kappa = self.advantage_spread_max
         if kappa is not None:
-            share = min(self.effective_rows / rows, SOFT)
-            kappa = sharpest(share, kappa, self.log_weight_max)
+            needed = self.effective_rows * (size.observation_dim + size.action_dim)
+            kappa = sharpest(min(needed / size.rows, SOFT), kappa, self.log_weight_max)
         return replace(self, head=head, rule=rule, advantage_spread_max=kappa)
 
     def init(self, key: Array, spec: Spec) -> ACPOState:

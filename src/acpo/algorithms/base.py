@@ -28,6 +28,14 @@ class Spec(NamedTuple):
     """Length of the run; learning-rate schedules span it."""
 
 
+class Size(NamedTuple):
+    """How much data there is."""
+
+    rows: int
+    observation_dim: int
+    action_dim: int
+
+
 class Batch(NamedTuple):
     """Transitions (s, a, r, s', terminal), stacked on the first axis.
 
@@ -129,9 +137,9 @@ class Algorithm:
         """The head of a Gaussian πβ, of a kind that the data may have chosen."""
         return Head("plain" if kind == "deterministic" else kind)  # type: ignore[arg-type]
 
-    def settled(self, head: HeadKind, log_beta: np.ndarray, action_dim: int, rows: int) -> Self:
+    def settled(self, head: HeadKind, log_beta: np.ndarray, size: Size) -> Self:
         """Itself, with what was left open until the data was known: the head that suits it, log πβ
-        of held-out actions, which have `action_dim` dimensions, and how many rows there are."""
+        of held-out actions, and how much data there is."""
         return self
 
 

@@ -11,7 +11,16 @@ import numpy as np
 import optax
 from jax import Array
 
-from acpo.algorithms.base import About, Algorithm, Batch, Metrics, Schedule, Spec, adam_step
+from acpo.algorithms.base import (
+    About,
+    Algorithm,
+    Batch,
+    Metrics,
+    Schedule,
+    Size,
+    Spec,
+    adam_step,
+)
 from acpo.behavior.config import BehaviorConfig
 from acpo.errors import UserError
 from acpo.networks import MLP, Head, HeadKind
@@ -75,7 +84,7 @@ class BC(Algorithm):
     def behavior_head(self, kind: str) -> Head:
         return Head.settled(kind, self.log_std_min, self.log_std_max)
 
-    def settled(self, head: HeadKind, log_beta: np.ndarray, action_dim: int, rows: int) -> Self:
+    def settled(self, head: HeadKind, log_beta: np.ndarray, size: Size) -> Self:
         return replace(self, head=head)
 
     def init(self, key: Array, spec: Spec) -> BCState:

@@ -24,13 +24,15 @@ PHASES = {"critic_share": 0.0, "pretraining": 0.0, "cloning_steps": 0}
 def configured(name: str) -> Any:
     """The method at the benchmark's sizes, past what it does first, with nothing left to settle."""
     from acpo.algorithms import ALGORITHMS
+    from acpo.algorithms.base import Size
 
     algorithm = ALGORITHMS[name]
     sizes = {"batch_size": speed.BATCH, "hidden": speed.HIDDEN}
     changes = {**sizes, **PHASES, "value_start": 0.0}
     known = {field.name for field in fields(algorithm)}
     algorithm = replace(algorithm, **{k: v for k, v in changes.items() if k in known})
-    return algorithm.settled("squashed", [0.0], 1, rows=speed.ROWS)
+    size = Size(speed.ROWS, speed.OBSERVATION_DIM, speed.ACTION_DIM)
+    return algorithm.settled("squashed", [0.0], size)
 
 
 def make_layout(algorithm: Any) -> Any:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from acpo.algorithms.base import Batch
+from acpo.algorithms.base import Batch, Size
 from acpo.behavior import fitting
 from acpo.behavior.config import BehaviorConfig
 from acpo.behavior.density import Exact
@@ -145,7 +145,8 @@ def prepare(
         behavior = fit_behavior(fitted_to, algorithm, folder, on_fit)
         held = fitting.looked_at(fitted_to.held_rows)
         log_beta = behavior.log_prob(fitted_to.observations[held], fitted_to.actions[held])
-        algorithm = algorithm.settled(behavior.head.kind, log_beta, data.action_dim, rows=len(data))
+        size = Size(len(data), data.observation_dim, data.action_dim)
+        algorithm = algorithm.settled(behavior.head.kind, log_beta, size)
         facts |= {
             "head": behavior.head.kind,
             "behavior_steps": behavior.steps,
