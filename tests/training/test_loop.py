@@ -121,14 +121,11 @@ def test_each_seed_has_a_policy_and_a_final_return(data: Dataset) -> None:
 
 def test_seeds_as_one_batch_equal_seeds_in_turn(data: Dataset) -> None:
     """Off the CPU seeds are vmapped; rounding apart, that is the same program."""
-    algorithm = tiny_acpo(tau=0.03)  # compiled for this test alone
     settings = {"steps": 40, "log_every": 20, "env": "none", "seeds": 2}
-    in_turn = acpo.train(data, algorithm, **settings).metrics
+    in_turn = acpo.train(data, tiny_acpo(), **settings).metrics
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(program.jax, "default_backend", lambda: "gpu")
-        program._chunk.clear_cache()
-        together = acpo.train(data, algorithm, **settings).metrics
-    program._chunk.clear_cache()
+        together = acpo.train(data, tiny_acpo(), **settings).metrics
     assert not in_turn.equals(together)  # batched products round otherwise
     assert in_turn.columns == together.columns
     np.testing.assert_allclose(in_turn.to_numpy(), together.to_numpy(), rtol=2e-3, atol=2e-3)
@@ -139,6 +136,7 @@ def test_a_second_run_of_equal_method_and_sizes_compiles_nothing(data: Dataset) 
     first = acpo.train(data, TINY_BC, **settings)
     compiled = program._chunk._cache_size()
     again = acpo.train(data, replace(TINY_BC), **settings, seed=1)
+    acpo.train(data, TINY_BC, **settings, seeds=3)
     assert program._chunk._cache_size() == compiled
     assert not again.metrics.equals(first.metrics)
     acpo.train(data, replace(TINY_BC, hidden=(8,)), **settings)

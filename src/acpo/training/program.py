@@ -1,4 +1,4 @@
-"""The compiled heart of the loop: a chunk of updates in one scan, seeds on an axis of their own."""
+"""The compiled heart of the loop: a chunk of updates in one scan, seeds in turn or as a batch."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ def make_chunk(
     the loop is one for all seeds, and an argument, for constants would be compiled in.
     """
     program = _Program(algorithm, layout._replace(network=None), length, gathered)
-    return partial(_chunk, program, layout.network)
+    run = partial(_chunk, program, layout.network)
+    return partial(_in_turns, run, gathered) if jax.default_backend() == "cpu" else run
 
 
 class _Program(NamedTuple):
@@ -99,11 +100,32 @@ def _chunk(
         state, key, own = xs
         return program.one_seed(network, state, key, step, own if program.gathered else rows)
 
-    # One seed fills a CPU, and plain products run faster there than batched ones: seeds take
-    # turns within the program. Elsewhere they are one batch.
-    together = None if jax.default_backend() == "cpu" else len(keys)
     xs = (states, keys, rows if program.gathered else None)
-    return jax.lax.map(of_seed, xs, batch_size=together)
+    return jax.lax.map(of_seed, xs, batch_size=len(keys) if len(keys) > 1 else None)
+
+
+def _in_turns(
+    run: Callable[..., tuple[Any, Metrics]],
+    gathered: bool,
+    states: Any,
+    keys: Array,
+    step: Array,
+    rows: Any,
+) -> tuple[Any, Metrics]:
+    """One seed after another, by the program of one.
+
+    One seed fills a CPU, and plain products run faster there than batched ones. So nothing is
+    compiled for several seeds, and each is what it would be alone, bit for bit.
+    """
+    if len(keys) == 1:
+        return run(states, keys, step, rows)
+    # By numpy, for taking apart and stacking would be two programs to compile.
+    states, found = jax.device_get(states), []
+    for k in range(len(keys)):
+        state = jax.tree.map(lambda leaf, k=k: leaf[k : k + 1].copy(), states)
+        own = jax.tree.map(lambda leaf, k=k: leaf[k : k + 1], rows) if gathered else rows
+        found.append(jax.device_get(run(state, keys[k : k + 1], step, own)))
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *found)
 
 
 def first_not_finite(metrics: dict[str, Any], step: int) -> tuple[int, str] | None:
