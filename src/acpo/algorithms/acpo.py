@@ -67,7 +67,8 @@ def effective_share(kappa: float, log_weight_max: float) -> float:
     """
     z = np.linspace(-8.0, 8.0, 2001)
     p = np.exp(-0.5 * z**2)
-    w = np.exp(np.minimum(kappa * z, log_weight_max))
+    log_w = np.minimum(kappa * z, log_weight_max)
+    w = np.exp(log_w - log_w.max())  # the share does not depend on their scale
     return float((p @ w) ** 2 / ((p @ w**2) * p.sum()))
 
 
