@@ -198,3 +198,12 @@ def test_fixed_is_a_rule_that_does_not_move() -> None:
         rule = cci.fixed(lam)
         assert rule.lam_start == lam
         assert rule.lam_rate == 0.0
+
+
+@pytest.mark.parametrize("kappa", [0.5, 1.0, 2.0])
+def test_the_share_that_weights_leave_is_that_of_drawn_ones(kappa: float) -> None:
+    weights = np.exp(np.minimum(kappa * np.random.default_rng(0).normal(size=1_000_000), 4.6))
+    drawn = weights.sum() ** 2 / (weights**2).sum() / len(weights)
+    assert cci.effective_share(kappa, 4.6) == pytest.approx(drawn, rel=0.02)
+    # Without a clip it has a closed form: the variance of a lognormal.
+    assert cci.effective_share(kappa, np.inf) == pytest.approx(np.exp(-(kappa**2)), rel=1e-3)

@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 from tyro.conf import arg
@@ -63,6 +64,28 @@ def fixed(lam: float | None = None) -> Rule:
 def log_weight(advantage: ArrayLike, log_beta: ArrayLike, lam: ArrayLike, alpha: float) -> Array:
     """log w_λ(s,a) = A(s,a)/α + (λ − α)/α · log πβ(a|s)   (Eq-CCI-Obj)."""
     return jnp.asarray(advantage) / alpha + (jnp.asarray(lam) - alpha) / alpha * log_beta
+
+
+def effective_share(kappa: float, log_weight_max: float) -> float:
+    """E[w]² / E[w²] of w = exp(min(κ z, log_weight_max)), z standard normal.
+
+    The effective sample size, as a share of the rows, of weights by advantages of spread κ α.
+    """
+    z = np.linspace(-8.0, 8.0, 2001)
+    p = np.exp(-0.5 * z**2)
+    log_w = np.minimum(kappa * z, log_weight_max)
+    w = np.exp(log_w - log_w.max())  # the share does not depend on their scale
+    return float((p @ w) ** 2 / ((p @ w**2) * p.sum()))
+
+
+def sharpest(share: float, kappa: float, log_weight_max: float) -> float:
+    """`kappa` where it leaves that share of the rows, else the largest spread below that does.
+
+    To two decimals, tried one by one: where the weights' clip bites, the share rises again with κ.
+    """
+    softer = np.arange(0.01, kappa, 0.01).round(2)[::-1]
+    leaves = (k for k in (kappa, *softer) if effective_share(k, log_weight_max) >= share)
+    return float(next(leaves))
 
 
 def dual_step(

@@ -14,7 +14,7 @@ import pytest
 from by_hand import ROWS, A, S, both_q, forward, numerical_gradient
 
 from acpo import cci
-from acpo.algorithms.acpo import ACPO, ACPOState, effective_share
+from acpo.algorithms.acpo import ACPO, ACPOState
 from acpo.algorithms.base import Batch, Size, Spec
 from acpo.behavior.config import BehaviorConfig
 from acpo.data.dataset import from_arrays
@@ -368,15 +368,6 @@ def test_epsilon_is_counted_per_action_dimension_and_clipped_as_the_constraint_i
     assert settled.epsilon == pytest.approx((-20.0 + 2.0 + 20.0) / 3 - 1.0)
     given = make(rule=cci.dual(epsilon=-3.0)).settled("plain", np.zeros(1), Size(ROWS, S, 4))
     assert given.epsilon == -3.0
-
-
-@pytest.mark.parametrize("kappa", [0.5, 1.0, 2.0])
-def test_the_share_that_weights_leave_is_that_of_drawn_ones(kappa: float) -> None:
-    weights = np.exp(np.minimum(kappa * np.random.default_rng(0).normal(size=1_000_000), 4.6))
-    drawn = weights.sum() ** 2 / (weights**2).sum() / len(weights)
-    assert effective_share(kappa, 4.6) == pytest.approx(drawn, rel=0.02)
-    # Without a clip it has a closed form: the variance of a lognormal.
-    assert effective_share(kappa, np.inf) == pytest.approx(np.exp(-(kappa**2)), rel=1e-3)
 
 
 def test_weights_on_few_rows_are_softer() -> None:

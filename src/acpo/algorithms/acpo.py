@@ -60,28 +60,6 @@ class ACPOState(NamedTuple):
     schedule: Schedule
 
 
-def effective_share(kappa: float, log_weight_max: float) -> float:
-    """E[w]² / E[w²] of w = exp(min(κ z, log_weight_max)), z standard normal.
-
-    The effective sample size, as a share of the rows, of weights by advantages of spread κ α.
-    """
-    z = np.linspace(-8.0, 8.0, 2001)
-    p = np.exp(-0.5 * z**2)
-    log_w = np.minimum(kappa * z, log_weight_max)
-    w = np.exp(log_w - log_w.max())  # the share does not depend on their scale
-    return float((p @ w) ** 2 / ((p @ w**2) * p.sum()))
-
-
-def sharpest(share: float, kappa: float, log_weight_max: float) -> float:
-    """`kappa` where it leaves that share of the rows, else the largest spread below that does.
-
-    To two decimals, tried one by one: where the weights' clip bites, the share rises again with κ.
-    """
-    softer = np.arange(0.01, kappa, 0.01).round(2)[::-1]
-    leaves = (k for k in (kappa, *softer) if effective_share(k, log_weight_max) >= share)
-    return float(next(leaves))
-
-
 @dataclass(frozen=True)
 class ACPO(Algorithm):
     """max_θ E_D[w_λ log πθ(a|s)], w_λ = exp(A/α + (λ−α)/α log πβ), λ by its rule.
@@ -199,7 +177,7 @@ class ACPO(Algorithm):
         kappa = self.advantage_spread_max
         if kappa is not None:
             needed = self.effective_rows * (size.observation_dim + size.action_dim)
-            kappa = sharpest(min(needed / size.rows, SOFT), kappa, self.log_weight_max)
+            kappa = cci.sharpest(min(needed / size.rows, SOFT), kappa, self.log_weight_max)
         return replace(self, head=head, rule=rule, advantage_spread_max=kappa)
 
     def init(self, key: Array, spec: Spec) -> ACPOState:
