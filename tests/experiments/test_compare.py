@@ -16,6 +16,7 @@ from acpo.commands.compare import parse
 from acpo.data.combine import relabel
 from acpo.data.dataset import from_arrays
 from acpo.experiments.compare import _digest, compare, configured
+from acpo.report import comparison
 from acpo.training.loop import TrainConfig
 from acpo.training.reporting import Reporter
 from harness import TINY, StopsAt, tiny_acpo
@@ -68,6 +69,9 @@ def test_compare_writes_table_picture_and_page_and_goes_on_where_it_stopped(
     assert "data:image/png;base64," in page
     assert "<td>acpo</td>" in page
     assert (tmp_path / "c/comparison.png").stat().st_size > 10_000
+    # bc is the fifth of the figure's methods and acpo the first, in whatever order they are given.
+    lines = comparison.draw(found).axes[0].lines
+    assert [line.get_color() for line in lines[:2]] == ["C4", "C0"]
     assert "the data" in capsys.readouterr().out
     assert shared.is_dir()
     # Kept as tables alone, it is shown again and nothing is trained.

@@ -21,6 +21,8 @@ REGIMES = (
     (1.1, WBC_MULTIPLE, "density to wBC"),
     (WBC_MULTIPLE, float("inf"), "practical wBC"),
 )
+# The methods of the special-case figure keep their colours whichever of them are compared.
+FIRST = ("acpo", "wbc", "awac", "inac", "bc")
 
 
 def draw(found: Mapping[str, Any]) -> Any:
@@ -30,16 +32,17 @@ def draw(found: Mapping[str, Any]) -> Any:
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8))
     quantity, highest = found["quantity"], 1.0
-    for i, (method, result) in enumerate(found["methods"].items()):
-        run = Path(result["directory"])
+    order = [*FIRST, *(method for method in found["methods"] if method not in FIRST)]
+    for method, result in found["methods"].items():
+        run, colour = Path(result["directory"]), f"C{order.index(method)}"
         evaluations = pl.read_parquet(run / "evaluations.parquet")
         per_seed = evaluations.group_by("step", "seed").agg(pl.col(quantity).mean())
-        band(left, per_seed, quantity, f"C{i}", method)
+        band(left, per_seed, quantity, colour, method)
         metrics = pl.read_parquet(run / "metrics.parquet")
         if "dial/lambda" in metrics.columns:
             alpha = read_json(run / "run.json")["algorithm_config"]["alpha"]
             course = metrics.select("step", "seed", pl.col("dial/lambda") / alpha)
-            band(right, course, "dial/lambda", f"C{i}", method)
+            band(right, course, "dial/lambda", colour, method)
             highest = max(highest, *course["dial/lambda"].to_list())
     if found["data"] is not None:
         left.axhline(found["data"], color="0.4", ls="--", lw=1, label="the data's mean")
