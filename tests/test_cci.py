@@ -71,28 +71,40 @@ def test_dual_step_is_projected_gradient_descent(rng: np.random.Generator) -> No
     for lam in (0.0, 0.3, 2.0):
         for epsilon in (-1.0, 0.0, 1.0):
             expected = max(lam - 0.5 * (log_beta.mean() - epsilon), 0.0)
-            found = float(cci.dual_step(lam, log_beta, epsilon, 0.5))
+            found = float(cci.dual_step(lam, cci.dual_slack(log_beta, epsilon), 0.5))
             assert found == pytest.approx(expected, abs=1e-6)
 
 
 def test_lambda_rises_when_the_constraint_is_violated_and_falls_when_it_is_slack() -> None:
-    violated = np.array([-3.0, -5.0])
-    slack = np.array([1.0, 3.0])
-    assert float(cci.dual_step(1.0, violated, 0.0, 0.1)) == pytest.approx(1.4)
-    assert float(cci.dual_step(1.0, slack, 0.0, 0.1)) == pytest.approx(0.8)
-    assert float(cci.dual_step(1.0, slack, 2.0, 0.1)) == pytest.approx(1.0)
+    violated = cci.dual_slack(np.array([-3.0, -5.0]), 0.0)
+    assert float(cci.dual_step(1.0, violated, 0.1)) == pytest.approx(1.4)
+    for epsilon, expected in [(0.0, 0.8), (2.0, 1.0)]:
+        slack = cci.dual_slack(np.array([1.0, 3.0]), epsilon)
+        assert float(cci.dual_step(1.0, slack, 0.1)) == pytest.approx(expected)
 
 
 def test_a_bound_on_the_slack_limits_how_far_one_step_goes() -> None:
-    for mean, expected in [(-50.0, 1.03), (-0.2, 1.02), (0.1, 0.99), (50.0, 0.97)]:
-        found = float(cci.dual_step(1.0, np.full(4, mean), 0.0, 0.1, slack_max=0.3))
-        assert found == pytest.approx(expected)
+    for mean, expected in [(-50.0, -0.3), (-0.2, -0.2), (0.1, 0.1), (50.0, 0.3)]:
+        assert float(cci.dual_slack(np.full(4, mean), 0.0, 0.3)) == pytest.approx(expected)
 
 
 def test_lambda_never_falls_below_zero() -> None:
-    assert float(cci.dual_step(0.1, np.array([100.0]), 0.0, 0.1)) == 0.0
+    assert float(cci.dual_step(0.1, 100.0, 0.1)) == 0.0
     # … and leaves zero again as soon as the constraint is violated.
-    assert float(cci.dual_step(0.0, np.array([-1.0]), 0.0, 0.1)) == pytest.approx(0.1)
+    assert float(cci.dual_step(0.0, -1.0, 0.1)) == pytest.approx(0.1)
+
+
+def test_a_running_mean_of_the_slack_stays_once_it_is_met() -> None:
+    # Constant slack x from m: after n updates x + (m − x) (1 − 1/wait)^n.
+    mean = cci.NOT_MET
+    for n in range(1, 30):
+        mean = float(cci.mean_slack(mean, -0.2, 10))
+        assert mean == pytest.approx(-0.2 + (cci.NOT_MET + 0.2) * 0.9**n, abs=1e-6)
+    met = float(cci.mean_slack(mean, 30.0, 10))
+    assert met > 0
+    assert float(cci.mean_slack(met, -30.0, 10)) == met
+    # One lucky batch among many is not enough.
+    assert float(cci.mean_slack(-0.5, 0.3, 1_000)) < -0.49
 
 
 # --- the closed form ----------------------------------------------------------------------------

@@ -80,6 +80,10 @@ BAD_TRAINING = {
     "an unknown preset": (["{data}", "--preset", "paper-d4rl-hoper"], "'paper-d4rl-hopper'?"),
     "a flag without value": (["{data}", "--algorithm"], "--algorithm needs a value"),
     "no steps": (["{data}", "--steps", "0"], "--steps is 0; it must be at least 1"),
+    "a dial turned the wrong way": (
+        ["{data}", "--rule.lam-rate", "-1"],
+        "--rule.lam-rate is -1; it must be 0 or more",
+    ),
     "no seeds": (["{data}", "--seeds", "0"], "--seeds is 0"),
     "an unknown environment": (["{data}", "--env", "Hoper-v4"], "'Hoper-v4' cannot be made"),
     "an environment of other sizes": (

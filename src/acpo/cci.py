@@ -42,8 +42,11 @@ class Rule:
     lam_rate: float = 1e-5
     """η_λ, step size of the dual update. 0 holds λ where it starts."""
     slack_max: float | None = None
-    """The slack E[log πβ] − ε enters the dual step clipped to ± this (nats). A policy that has not
-    learned to act yet is infeasible through no fault of λ, and should not throw it far."""
+    """The slack E[log πβ] − ε enters the dual step clipped to ± this (nats)."""
+    lam_wait: int = 0
+    """λ stays where it starts until πθ has met its constraint once, by a running mean of the slack
+    over so many updates, or half the run is over: a policy that has not learned to act yet violates
+    it through no fault of λ. 0: λ moves from the first update."""
 
 
 def dual(
@@ -51,9 +54,10 @@ def dual(
     start: float | None = None,
     rate: float = 1e-5,
     slack_max: float | None = None,
+    wait: int = 0,
 ) -> Rule:
     """ACPO's rule: λ ← [λ − rate·(E[log πβ] − ε)]₊ from λ = start (α where None)."""
-    return Rule(epsilon=epsilon, lam_start=start, lam_rate=rate, slack_max=slack_max)
+    return Rule(epsilon, lam_start=start, lam_rate=rate, slack_max=slack_max, lam_wait=wait)
 
 
 def fixed(lam: float | None = None) -> Rule:
@@ -88,22 +92,32 @@ def sharpest(share: float, kappa: float, log_weight_max: float) -> float:
     return float(next(leaves))
 
 
-def dual_step(
-    lam: ArrayLike,
-    log_beta: ArrayLike,
-    epsilon: ArrayLike,
-    rate: float,
-    slack_max: float | None = None,
-) -> Array:
-    """λ ← [λ − η_λ (E[log πβ(a|s)] − ε)]₊ with a ~ πθ(·|s)   (Eq-lambda-descend).
+def dual_slack(log_beta: ArrayLike, epsilon: ArrayLike, slack_max: float | None = None) -> Array:
+    """E[log πβ(a|s)] − ε with a ~ πθ(·|s), by how far πθ is inside its constraint.
 
     `log_beta` is the batch of log πβ at actions *sampled from the policy*, not at dataset actions.
-    `slack_max` clips E[log πβ] − ε from both sides.
+    `slack_max` clips the difference from both sides.
     """
     slack = jnp.mean(jnp.asarray(log_beta)) - epsilon
-    if slack_max is not None:
-        slack = jnp.clip(slack, -slack_max, slack_max)
-    return jnp.maximum(lam - rate * slack, 0.0)
+    return slack if slack_max is None else jnp.clip(slack, -slack_max, slack_max)
+
+
+def dual_step(lam: ArrayLike, slack: ArrayLike, rate: float) -> Array:
+    """λ ← [λ − η_λ (E[log πβ(a|s)] − ε)]₊   (Eq-lambda-descend)."""
+    return jnp.maximum(lam - rate * jnp.asarray(slack), 0.0)
+
+
+# What `mean_slack` starts at: not met, by about what a policy lacks that is nearly there.
+NOT_MET = -1.0
+
+
+def mean_slack(mean: ArrayLike, slack: ArrayLike, wait: int) -> Array:
+    """The slack's running mean over `wait` updates, which stays once it is not negative.
+
+    So its sign says whether the constraint has ever been met.
+    """
+    mean = jnp.asarray(mean)
+    return jnp.where(mean < 0, mean + (slack - mean) / max(wait, 1), mean)
 
 
 def closed_form(q: ArrayLike, log_beta: ArrayLike, lam: ArrayLike, alpha: float) -> Array:

@@ -118,6 +118,7 @@ class Reference(NamedTuple):
     target: TwinQ
     average: MLP
     lam: float
+    slack: float
     first: dict[str, Any]
     second: dict[str, Any]
     step: int
@@ -127,7 +128,8 @@ class Reference(NamedTuple):
         doubles = jax.tree.map(lambda x: np.array(x, np.float64), state)
         nets = {part: getattr(doubles.trained, part) for part in PARTS}
         zeros = jax.tree.map(np.zeros_like, nets)
-        return cls(nets, doubles.target, config.actor(doubles), float(state.lam), zeros, zeros, 0)
+        lam, slack = float(state.lam), float(state.slack)
+        return cls(nets, doubles.target, config.actor(doubles), lam, slack, zeros, zeros, 0)
 
 
 def reference_update(
@@ -151,7 +153,10 @@ def reference_update(
     slack = constraint - config.epsilon
     if config.rule.slack_max is not None:
         slack = np.clip(slack, -config.rule.slack_max, config.rule.slack_max)
-    lam = max(ref.lam - config.rule.lam_rate * slack, 0.0)
+    share = 1 / config.rule.lam_wait if config.rule.lam_wait else 1.0
+    waited = ref.slack if ref.slack >= 0 else (1 - share) * ref.slack + share * slack
+    moves = waited >= 0 or ref.step >= STEPS / 2
+    lam = max(ref.lam - config.rule.lam_rate * slack, 0.0) if moves else ref.lam
 
     bootstrap = ref.target if config.value_target == "target" else critic
     y_v = np.minimum(*both_q(bootstrap, s, sampled)) - config.alpha * clip(log_pi)
@@ -205,7 +210,7 @@ def reference_update(
         lambda old, new: (1 - share) * old + share * new, ref.average, nets["actor"]
     )
     metrics = {**values, "lambda": lam, "constraint": constraint}
-    return Reference(nets, target, average, lam, first, second, t), gradient, metrics
+    return Reference(nets, target, average, lam, waited, first, second, t), gradient, metrics
 
 
 def assert_close(found: Any, expected: Any, rtol: float = 0.0, atol: float = 1e-5) -> None:
@@ -222,12 +227,14 @@ VARIANTS = {
     "squashed with layer norm": make(head="squashed", layer_norm=True),
     "online critics in V's target": make(value_target="online"),
     "departures from the paper": make(
-        rule=cci.dual(epsilon=-1.0, start=0.7, rate=0.05, slack_max=0.1),
+        rule=cci.dual(epsilon=-1.0, start=0.7, rate=0.05, slack_max=0.1, wait=3),
         actor_average=0.2,
         advantage_spread_max=0.3,
         normalize_weights=True,
         tolerance=0.5,
     ),
+    # The first slack is some hundred nats, of which the mean takes half: met at once.
+    "a constraint soon met": make(rule=cci.dual(epsilon=-99.0, start=0.7, rate=0.05, wait=2)),
     "bounds that nothing breaks": make(
         rule=cci.dual(epsilon=-1e3, start=0.7, rate=0.05), tolerance=0.5, advantage_spread_max=1e3
     ),
@@ -249,6 +256,7 @@ def test_updates_equal_the_numpy_version(config: ACPO) -> None:
         assert_close(state.target, reference.target)
         assert_close(config.actor(state), reference.average)
         assert float(state.lam) == pytest.approx(reference.lam, abs=1e-5)
+        assert float(state.slack) == pytest.approx(reference.slack, rel=1e-4)
         for name, value in {
             "value/loss": expected["value"],
             "critic/loss": expected["critic"],
@@ -572,6 +580,36 @@ def test_lambda_starts_where_its_rule_says_and_a_fixed_one_stays() -> None:
         assert float(make(rule=rule).init(jax.random.key(0), spec).lam) == pytest.approx(expected)
     after, _ = compiled(FIXED)(start(FIXED), make_batch(), jax.random.key(10))
     assert float(after.lam) == pytest.approx(0.7)
+
+
+def test_lambda_waits_until_the_constraint_is_met_and_then_moves_either_way() -> None:
+    config = make(rule=cci.dual(epsilon=-5.0, start=0.7, rate=0.05, wait=2))
+    near = make_batch()._replace(behavior=jnp.zeros((ROWS, 2 * A)))
+    far = near._replace(behavior=jnp.asarray([[9.0] * A + [-5.0] * A] * ROWS, jnp.float32))
+    state, mean, moves = config.init(jax.random.key(0), Spec(S, A, 100)), cci.NOT_MET, []
+    for batch in (far, far, near, near, near, near, far):
+        before = float(state.lam)
+        state, metrics = compiled(config)(state, batch, jax.random.key(10))
+        slack = float(metrics["dial/constraint"]) + 5.0
+        mean = mean if mean >= 0 else (mean + slack) / 2
+        moves.append(float(state.lam) - before)
+        assert moves[-1] == pytest.approx(-0.05 * slack if mean >= 0 else 0.0, abs=1e-6)
+    # A policy that begins outside is not answered; one that leaves again is.
+    assert moves[:3] == [0.0, 0.0, 0.0]
+    assert moves[-2] < 0 < moves[-1]
+
+
+def test_lambda_answers_a_constraint_that_is_not_met_in_half_the_run() -> None:
+    # An ε that cloning does not reach needs λ > α; it must not wait for ever.
+    config = make(rule=cci.dual(epsilon=9.0, start=0.7, rate=0.05, wait=2))
+    state = config.init(jax.random.key(0), Spec(S, A, 6))
+    lams = [float(state.lam)]
+    for step in range(6):
+        state, _ = compiled(config)(state, make_batch(step), jax.random.key(step))
+        lams.append(float(state.lam))
+    moves = np.diff(lams)
+    np.testing.assert_array_equal(moves[:3], 0.0)
+    assert np.all(moves[3:] > 0.1)
 
 
 def test_an_epsilon_that_was_never_settled_is_refused() -> None:

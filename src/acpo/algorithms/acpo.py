@@ -56,6 +56,8 @@ class ACPOState(NamedTuple):
     average: MLP
     """Running average of the actor; the policy that is evaluated and saved."""
     lam: Array
+    slack: Array
+    """Running mean of E[log πβ] − ε until it is met, which λ waits for."""
     optimiser: optax.OptState
     schedule: Schedule
 
@@ -84,11 +86,15 @@ class ACPO(Algorithm):
         "advantage_spread_max": ABOVE_0,
         "effective_rows": NOT_NEGATIVE,
         "tolerance": NOT_NEGATIVE,
+        "rule.lam_start": NOT_NEGATIVE,
+        "rule.lam_rate": NOT_NEGATIVE,
+        "rule.lam_wait": NOT_NEGATIVE,
+        "rule.slack_max": ABOVE_0,
     }
 
     alpha: float = 0.1
     """α, the temperature: scale of A in the weight, and the price of entropy in V's target."""
-    rule: cci.Rule = field(default_factory=lambda: cci.dual(slack_max=0.3))
+    rule: cci.Rule = field(default_factory=lambda: cci.dual(slack_max=0.3, wait=1_000))
     """How λ moves."""
     gamma: float = 0.99
     """γ, the discount."""
@@ -198,6 +204,7 @@ class ACPO(Algorithm):
             target=trained.critic,
             average=trained.actor,
             lam=jnp.float32(start),
+            slack=jnp.float32(cci.NOT_MET if self.rule.lam_wait else 0.0),
             optimiser=optax.scale_by_adam().init(trained),
             schedule=Schedule.start(spec.total_steps),
         )
@@ -302,15 +309,17 @@ class ACPO(Algorithm):
         noise = jax.random.normal(key, batch.actions.shape)
         head = self.policy_head
 
-        def total_loss(trained: Trained) -> tuple[Array, tuple[Array, Metrics]]:
+        def total_loss(trained: Trained) -> tuple[Array, tuple[Array, Array, Metrics]]:
             policy = head.parameters(trained.actor(batch.observations))
             actions, log_pi = jax.lax.stop_gradient(head.sample_with_log_prob(policy, noise))
             log_beta = self.clip(self.behavior_log_prob(batch, actions, key))
-            lam = state.lam
+            lam, mean_slack = state.lam, state.slack
             if self.rule.lam_rate > 0:
-                lam = cci.dual_step(
-                    lam, log_beta, self.epsilon, self.rule.lam_rate, self.rule.slack_max
-                )
+                slack = cci.dual_slack(log_beta, self.epsilon, self.rule.slack_max)
+                mean_slack = cci.mean_slack(mean_slack, slack, self.rule.lam_wait)
+                moved = cci.dual_step(lam, slack, self.rule.lam_rate)
+                waits = (mean_slack < 0) & (2 * state.schedule.step < state.schedule.total)
+                lam = jnp.where(waits, lam, moved)
 
             v = trained.value(batch.observations)[..., 0]
             next_v = trained.value(batch.next_observations)[..., 0]
@@ -335,9 +344,9 @@ class ACPO(Algorithm):
                 "dial/lambda": lam,
                 "dial/constraint": log_beta.mean(),
             }
-            return value_loss + critic_loss + policy_loss, (lam, metrics)
+            return value_loss + critic_loss + policy_loss, (lam, mean_slack, metrics)
 
-        gradient, (lam, metrics) = jax.grad(total_loss, has_aux=True)(state.trained)
+        gradient, (lam, mean_slack, metrics) = jax.grad(total_loss, has_aux=True)(state.trained)
         rate = state.schedule.cosine(self.learning_rate, self.final_learning_rate)
         trained, optimiser = adam_step(state.trained, gradient, state.optimiser, rate)
         return ACPOState(
@@ -345,6 +354,7 @@ class ACPO(Algorithm):
             target=soft_update(state.target, trained.critic, self.tau),
             average=state.schedule.average(state.average, trained.actor, self.actor_average),
             lam=lam,
+            slack=mean_slack,
             optimiser=optimiser,
             schedule=state.schedule.next(),
         ), metrics

@@ -112,7 +112,9 @@ class Algorithm:
     def __post_init__(self) -> None:
         """Refuse what the method cannot train with."""
         for name, (allows, words) in self.limits.items():
-            value = getattr(self, name, None)
+            value: Any = self
+            for part in name.split("."):
+                value = getattr(value, part, None)
             if value is not None and not allows(value):
                 shown = " ".join(map(str, value)) if isinstance(value, tuple) else f"{value:g}"
                 flag = name.replace("_", "-")
