@@ -33,10 +33,10 @@ class Rule:
 
     epsilon: Annotated[Epsilon, arg(name="epsilon", prefix_name=False)] = "auto"
     """ε, the bound on E[log πβ(a|s)] under the policy. auto: the data's own mean of log πβ, on
-    held-out episodes, less `epsilon_margin` for every dimension of an action."""
-    epsilon_margin: float = 0.3
-    """How far below the data's own mean log πβ the policy may go, where ε is not given: nats per
-    dimension of an action, since log πβ is a sum over these."""
+    held-out episodes, less `epsilon_margin`."""
+    epsilon_margin: float = 0.7
+    """How far below the data's own mean log πβ the policy may go, where ε is not given, in nats.
+    0.7: on (geometric) average its actions may be half as likely as the data's own."""
     lam_start: float | None = None
     """λ before the first step. None: α."""
     lam_rate: float = 1e-5

@@ -370,10 +370,10 @@ def test_weights_that_all_vanish_leave_the_step_finite() -> None:
     np.testing.assert_allclose(jax.grad(loss)(jnp.zeros(3)), [0.0, -1.0, 0.0], atol=1e-6)
 
 
-def test_epsilon_is_counted_per_action_dimension_and_clipped_as_the_constraint_is() -> None:
+def test_epsilon_is_the_datas_mean_less_a_margin_clipped_as_the_constraint_is() -> None:
     rule = cci.Rule(epsilon_margin=0.25)
     settled = make(rule=rule).settled("plain", np.array([-30.0, 2.0, 50.0]), Size(ROWS, S, 4))
-    assert settled.epsilon == pytest.approx((-20.0 + 2.0 + 20.0) / 3 - 1.0)
+    assert settled.epsilon == pytest.approx((-20.0 + 2.0 + 20.0) / 3 - 0.25)
     given = make(rule=cci.dual(epsilon=-3.0)).settled("plain", np.zeros(1), Size(ROWS, S, 4))
     assert given.epsilon == -3.0
 

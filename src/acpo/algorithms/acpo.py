@@ -179,7 +179,7 @@ class ACPO(Algorithm):
         rule = self.rule
         if rule.epsilon == "auto":
             mean = float(np.clip(log_beta, -self.log_prob_clip, self.log_prob_clip).mean())
-            rule = replace(rule, epsilon=mean - rule.epsilon_margin * size.action_dim)
+            rule = replace(rule, epsilon=mean - rule.epsilon_margin)
         kappa = self.advantage_spread_max
         if kappa is not None:
             needed = self.effective_rows * (size.observation_dim + size.action_dim)
