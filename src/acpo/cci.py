@@ -34,15 +34,14 @@ class Rule:
     epsilon: Annotated[Epsilon, arg(name="epsilon", prefix_name=False)] = "auto"
     """ε, the bound on E[log πβ(a|s)] under the policy. auto: the data's own mean of log πβ, on
     held-out episodes, less `epsilon_margin`."""
-    epsilon_margin: float = 0.7
-    """How far below the data's own mean log πβ the policy may go, where ε is not given, in nats.
-    0.7: on (geometric) average its actions may be half as likely as the data's own."""
+    epsilon_margin: float = 1.0
+    """How far below the data's own mean log πβ the policy may go, where ε is not given (nats)."""
     lam_start: float | None = None
     """λ before the first step. None: α."""
     lam_rate: float = 1e-5
     """η_λ, step size of the dual update. 0 holds λ where it starts."""
-    slack_max: float | None = None
-    """The slack E[log πβ] − ε enters the dual step clipped to ± this (nats)."""
+    spare: float = 0.0
+    """λ holds still while the slack is between 0 and this (nats), and falls by what is beyond."""
     lam_wait: int = 0
     """λ stays where it starts until πθ has met its constraint once, by a running mean of the slack
     over so many updates, or half the run is over: a policy that has not learned to act yet violates
@@ -53,11 +52,11 @@ def dual(
     epsilon: Epsilon = "auto",
     start: float | None = None,
     rate: float = 1e-5,
-    slack_max: float | None = None,
+    spare: float = 0.0,
     wait: int = 0,
 ) -> Rule:
     """ACPO's rule: λ ← [λ − rate·(E[log πβ] − ε)]₊ from λ = start (α where None)."""
-    return Rule(epsilon, lam_start=start, lam_rate=rate, slack_max=slack_max, lam_wait=wait)
+    return Rule(epsilon, lam_start=start, lam_rate=rate, spare=spare, lam_wait=wait)
 
 
 def fixed(lam: float | None = None) -> Rule:
@@ -92,19 +91,14 @@ def sharpest(share: float, kappa: float, log_weight_max: float) -> float:
     return float(next(leaves))
 
 
-def dual_slack(log_beta: ArrayLike, epsilon: ArrayLike, slack_max: float | None = None) -> Array:
-    """E[log πβ(a|s)] − ε with a ~ πθ(·|s), by how far πθ is inside its constraint.
+def dual_step(lam: ArrayLike, slack: ArrayLike, rate: float, spare: float = 0.0) -> Array:
+    """λ ← [λ − η_λ (E[log πβ(a|s)] − ε)]₊ with a ~ πθ(·|s)   (Eq-lambda-descend).
 
-    `log_beta` is the batch of log πβ at actions *sampled from the policy*, not at dataset actions.
-    `slack_max` clips the difference from both sides.
+    `slack` is E[log πβ] − ε at actions *sampled from the policy*, not at dataset actions; of it
+    what is between 0 and `spare` moves nothing.
     """
-    slack = jnp.mean(jnp.asarray(log_beta)) - epsilon
-    return slack if slack_max is None else jnp.clip(slack, -slack_max, slack_max)
-
-
-def dual_step(lam: ArrayLike, slack: ArrayLike, rate: float) -> Array:
-    """λ ← [λ − η_λ (E[log πβ(a|s)] − ε)]₊   (Eq-lambda-descend)."""
-    return jnp.maximum(lam - rate * jnp.asarray(slack), 0.0)
+    slack = jnp.asarray(slack)
+    return jnp.maximum(lam - rate * (slack - jnp.clip(slack, 0.0, spare)), 0.0)
 
 
 # What `mean_slack` starts at: not met, by about what a policy lacks that is nearly there.

@@ -151,12 +151,11 @@ def reference_update(
     log_beta_sampled = log_density(config, b.behavior[:, :A], np.exp(b.behavior[:, A:]), sampled)
     constraint = clip(log_beta_sampled).mean()
     slack = constraint - config.epsilon
-    if config.rule.slack_max is not None:
-        slack = np.clip(slack, -config.rule.slack_max, config.rule.slack_max)
     share = 1 / config.rule.lam_wait if config.rule.lam_wait else 1.0
     waited = ref.slack if ref.slack >= 0 else (1 - share) * ref.slack + share * slack
     moves = waited >= 0 or ref.step >= STEPS / 2
-    lam = max(ref.lam - config.rule.lam_rate * slack, 0.0) if moves else ref.lam
+    counted = min(slack, 0.0) + max(slack - config.rule.spare, 0.0)
+    lam = max(ref.lam - config.rule.lam_rate * counted, 0.0) if moves else ref.lam
 
     bootstrap = ref.target if config.value_target == "target" else critic
     y_v = np.minimum(*both_q(bootstrap, s, sampled)) - config.alpha * clip(log_pi)
@@ -227,14 +226,16 @@ VARIANTS = {
     "squashed with layer norm": make(head="squashed", layer_norm=True),
     "online critics in V's target": make(value_target="online"),
     "departures from the paper": make(
-        rule=cci.dual(epsilon=-1.0, start=0.7, rate=0.05, slack_max=0.1, wait=3),
+        rule=cci.dual(epsilon=-1.0, start=0.7, rate=0.05, wait=3),
         actor_average=0.2,
         advantage_spread_max=0.3,
         normalize_weights=True,
         tolerance=0.5,
     ),
     # The first slack is some hundred nats, of which the mean takes half: met at once.
-    "a constraint soon met": make(rule=cci.dual(epsilon=-99.0, start=0.7, rate=0.05, wait=2)),
+    "a constraint soon met": make(
+        rule=cci.dual(epsilon=-99.0, start=0.7, rate=1e-3, spare=70.0, wait=2)
+    ),
     "bounds that nothing breaks": make(
         rule=cci.dual(epsilon=-1e3, start=0.7, rate=0.05), tolerance=0.5, advantage_spread_max=1e3
     ),

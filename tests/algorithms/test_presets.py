@@ -74,7 +74,7 @@ def test_a_paper_preset_is_the_papers_table(preset: str) -> None:
     assert algorithm.alpha == alpha
     assert algorithm.rule.lam_rate == 1e-5
     assert algorithm.rule.lam_wait == 0
-    assert algorithm.rule.slack_max is None
+    assert algorithm.rule.spare == 0
     assert algorithm.rule.epsilon == EPSILON[preset]
     assert first_lambda(algorithm) == pytest.approx(alpha)
 

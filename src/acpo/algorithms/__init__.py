@@ -141,8 +141,8 @@ def _as_the_paper(algorithm: Any, row: Preset) -> Any:
     )
     if isinstance(algorithm, BC):
         return algorithm
-    # Fixed rules keep their λ; the dual one gets the paper's ε and a slack without bound.
-    rule = replace(algorithm.rule, epsilon=row.epsilon, slack_max=None, lam_wait=0)
+    # Fixed rules keep their λ; the dual one gets the paper's ε and moves from the start, by all of the slack.
+    rule = replace(algorithm.rule, epsilon=row.epsilon, spare=0.0, lam_wait=0)
     return replace(
         algorithm,
         alpha=row.alpha,

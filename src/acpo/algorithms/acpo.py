@@ -89,12 +89,12 @@ class ACPO(Algorithm):
         "rule.lam_start": NOT_NEGATIVE,
         "rule.lam_rate": NOT_NEGATIVE,
         "rule.lam_wait": NOT_NEGATIVE,
-        "rule.slack_max": ABOVE_0,
+        "rule.spare": NOT_NEGATIVE,
     }
 
     alpha: float = 0.1
     """α, the temperature: scale of A in the weight, and the price of entropy in V's target."""
-    rule: cci.Rule = field(default_factory=lambda: cci.dual(slack_max=0.3, wait=1_000))
+    rule: cci.Rule = field(default_factory=lambda: cci.dual(spare=0.5, wait=1_000))
     """How λ moves."""
     gamma: float = 0.99
     """γ, the discount."""
@@ -315,9 +315,9 @@ class ACPO(Algorithm):
             log_beta = self.clip(self.behavior_log_prob(batch, actions, key))
             lam, mean_slack = state.lam, state.slack
             if self.rule.lam_rate > 0:
-                slack = cci.dual_slack(log_beta, self.epsilon, self.rule.slack_max)
+                slack = log_beta.mean() - self.epsilon
                 mean_slack = cci.mean_slack(mean_slack, slack, self.rule.lam_wait)
-                moved = cci.dual_step(lam, slack, self.rule.lam_rate)
+                moved = cci.dual_step(lam, slack, self.rule.lam_rate, self.rule.spare)
                 waits = (mean_slack < 0) & (2 * state.schedule.step < state.schedule.total)
                 lam = jnp.where(waits, lam, moved)
 
