@@ -141,7 +141,7 @@ def _as_the_paper(algorithm: Any, row: Preset) -> Any:
     )
     if isinstance(algorithm, BC):
         return algorithm
-    # Fixed rules keep their λ; the dual one gets the paper's ε and moves from the start, by all of the slack.
+    # Fixed rules keep their λ; the dual one gets the paper's ε, and moves from the first step on.
     rule = replace(algorithm.rule, epsilon=row.epsilon, spare=0.0, lam_wait=0)
     return replace(
         algorithm,
