@@ -170,9 +170,9 @@ def reference_update(
     if config.normalize_weights:
         log_beta = log_beta - clip(b.log_beta_mean)
     exponent = (advantage + (lam - config.alpha) * log_beta) / config.alpha
-    if config.tolerance is not None:
-        exponent *= np.exp(-max(config.epsilon - constraint - config.tolerance, 0.0))
     weight = np.exp(np.minimum(exponent, config.log_weight_max))
+    if config.tolerance is not None:
+        weight **= np.exp(-max(config.epsilon - constraint - config.tolerance, 0.0))
     if config.normalize_weights:
         weight = weight / weight.mean()
 
@@ -369,6 +369,17 @@ def test_weights_that_all_vanish_leave_the_step_finite() -> None:
         return config.policy_loss(log_pi, 0.1 * exponents, jnp.zeros(3), jnp.float32(0.1))[0]
 
     np.testing.assert_allclose(jax.grad(loss)(jnp.zeros(3)), [0.0, -1.0, 0.0], atol=1e-6)
+
+
+def test_the_weights_power_is_taken_after_the_clip() -> None:
+    # One advantage far out: at c = 1/8 it must not keep the weight that others lose.
+    advantage = 0.4 * jnp.asarray([-1.0, 0.0, 1.0, 80.0])
+
+    def loss(log_pi: jax.Array) -> jax.Array:
+        return make().policy_loss(log_pi, advantage, jnp.zeros(4), jnp.float32(0.4), 0.125)[0]
+
+    expected = -np.exp(np.array([-1.0, 0.0, 1.0, 4.6]) / 8) / 4
+    np.testing.assert_allclose(jax.grad(loss)(jnp.zeros(4)), expected, rtol=1e-5)
 
 
 def test_epsilon_is_the_datas_mean_less_a_margin_clipped_as_the_constraint_is() -> None:

@@ -134,7 +134,8 @@ class ACPO(Algorithm):
     so that λ does not also choose among states by how narrow πβ is there."""
     tolerance: float | None = 0.0
     """Under the dual rule the weight is w^c, c = exp(−(ε − E[log πβ] − tolerance)₊): a policy that
-    is not, or no longer, near where it may be clones all rows alike before it climbs. None: w."""
+    is not, or no longer, near where it may be clones all rows alike before it climbs. None: w.
+    Of the clipped w: few advantages far out would have all the weight at a small c otherwise."""
     log_weight_max: float = 4.6
     """Upper clip of the weight's exponent (4.6: weights up to 100)."""
     value_target: Literal["target", "online"] = "target"
@@ -245,26 +246,26 @@ class ACPO(Algorithm):
         log_beta = self.clip(batch.log_beta)
         return log_beta - self.clip(batch.log_beta_mean) if self.normalize_weights else log_beta
 
-    def scaled(
-        self, advantage: Array, log_beta: Array, policy_log_beta: Array
-    ) -> tuple[Array, Array]:
-        """A and log πβ of the data's actions as they enter the weight.
+    def scaled(self, advantage: Array) -> Array:
+        """A as it enters the weight: less its median over the batch, its spread at most κ α.
 
-        A less its median over the batch, its spread at most κ α; and less of both, the further the
-        policy's own actions, of `policy_log_beta`, violate the constraint. Median and quartiles,
-        since a few advantages may be far out: in Hopper those just before a fall.
+        Median and quartiles, since a few advantages may be far out: in Hopper those just before a
+        fall.
         """
-        if self.advantage_spread_max is not None:
-            bound = self.advantage_spread_max * self.alpha
-            low, middle, high = jnp.percentile(advantage, QUARTILES)
-            spread = (high - low) / NORMAL_QUARTILES
-            shrink = jnp.minimum(bound / jnp.maximum(spread, 1e-6), 1.0)
-            advantage = shrink * (advantage - middle)
-        if self.rule.lam_rate > 0 and self.tolerance is not None:
-            violation = self.epsilon - self.clip(policy_log_beta).mean()
-            c = jnp.exp(-jnp.maximum(violation - self.tolerance, 0.0))
-            advantage, log_beta = c * advantage, c * log_beta
-        return advantage, log_beta
+        if self.advantage_spread_max is None:
+            return advantage
+        bound = self.advantage_spread_max * self.alpha
+        low, middle, high = jnp.percentile(advantage, QUARTILES)
+        spread = (high - low) / NORMAL_QUARTILES
+        shrink = jnp.minimum(bound / jnp.maximum(spread, 1e-6), 1.0)
+        return shrink * (advantage - middle)
+
+    def trust(self, policy_log_beta: Array) -> Array | float:
+        """c, the power of the weight: less, the further the policy's own actions violate ε."""
+        if self.rule.lam_rate == 0 or self.tolerance is None:
+            return 1.0
+        violation = self.epsilon - self.clip(policy_log_beta).mean()
+        return jnp.exp(-jnp.maximum(violation - self.tolerance, 0.0))
 
     # --- losses ---------------------------------------------------------------------------------
 
@@ -283,10 +284,10 @@ class ACPO(Algorithm):
         return loss, {"critic/loss": loss, "critic/q": q.mean()}
 
     def policy_loss(
-        self, log_pi: Array, advantage: Array, log_beta: Array, lam: Array
+        self, log_pi: Array, advantage: Array, log_beta: Array, lam: Array, c: Array | float = 1.0
     ) -> tuple[Array, Metrics]:
-        """−J^CCI = −E_D[w_λ(s,a) log πθ(a|s)]   (Eq-CCI-Obj), the exponent clipped before exp."""
-        log_weight = self.log_weight(advantage, log_beta, lam)
+        """−J^CCI = −E_D[w_λ(s,a)^c log πθ(a|s)]   (Eq-CCI-Obj, where c = 1)."""
+        log_weight = c * self.log_weight(advantage, log_beta, lam)
         if self.normalize_weights:
             log_weight = jax.nn.log_softmax(log_weight) + np.log(len(log_weight))
         weight = jnp.exp(log_weight)
@@ -334,8 +335,10 @@ class ACPO(Algorithm):
             )
             policy_loss, policy_metrics = self.policy_loss(
                 head.log_prob(policy, batch.actions),
-                *self.scaled(advantage, self.data_log_beta(batch), log_beta),
+                self.scaled(advantage),
+                self.data_log_beta(batch),
                 lam,
+                self.trust(log_beta),
             )
             metrics = {
                 **value_metrics,
@@ -370,11 +373,10 @@ class ACPO(Algorithm):
         v = value(batch.observations)[..., 0]
         q = critic(batch.observations, batch.actions)
         advantage = q.min(axis=0) - v
-        scaled = self.scaled(advantage, self.data_log_beta(batch), log_beta)
-        exponent = cci.log_weight(*scaled, state.lam, self.alpha)
-        weight = jnp.exp(jnp.minimum(exponent, self.log_weight_max))
+        log_weight = self.log_weight(self.scaled(advantage), self.data_log_beta(batch), state.lam)
+        weight = jnp.exp(self.trust(log_beta) * log_weight)
         metrics = {
-            "weights/clipped": jnp.mean(exponent > self.log_weight_max),
+            "weights/clipped": jnp.mean(log_weight >= self.log_weight_max),
             "weights/effective_sample_size": jnp.sum(weight) ** 2
             / (len(weight) * jnp.sum(weight**2) + 1e-30),
             "advantage/mean": advantage.mean(),
