@@ -91,19 +91,6 @@ def test_lambda_never_falls_below_zero() -> None:
     assert float(cci.dual_step(0.0, -1.0, 0.1)) == pytest.approx(0.1)
 
 
-def test_a_running_mean_of_the_slack_stays_once_it_is_met() -> None:
-    # Constant slack x from m: after n updates x + (m − x) (1 − 1/wait)^n.
-    mean = cci.NOT_MET
-    for n in range(1, 30):
-        mean = float(cci.mean_slack(mean, -0.2, 10))
-        assert mean == pytest.approx(-0.2 + (cci.NOT_MET + 0.2) * 0.9**n, abs=1e-6)
-    met = float(cci.mean_slack(mean, 30.0, 10))
-    assert met > 0
-    assert float(cci.mean_slack(met, -30.0, 10)) == met
-    # One lucky batch among many is not enough.
-    assert float(cci.mean_slack(-0.5, 0.3, 1_000)) < -0.49
-
-
 # --- the closed form ----------------------------------------------------------------------------
 
 

@@ -42,10 +42,11 @@ class Rule:
     """η_λ, step size of the dual update. 0 holds λ where it starts."""
     spare: float = 0.0
     """λ holds still while the slack is between 0 and this (nats), and falls by what is beyond."""
-    lam_wait: int = 0
-    """λ stays where it starts until πθ has met its constraint once, by a running mean of the slack
-    over so many updates, or half the run is over: a policy that has not learned to act yet violates
-    it through no fault of λ. 0: λ moves from the first update."""
+    lam_waits: bool = False
+    """λ stays where it starts until πθ has met its constraint once, or half the run is over: a
+    policy that has not learned to act yet violates it through no fault of λ."""
+    slack_steps: int = 1
+    """The slack E[log πβ] − ε is a running mean over so many updates. 1: that of the batch."""
 
 
 def dual(
@@ -53,10 +54,18 @@ def dual(
     start: float | None = None,
     rate: float = 1e-5,
     spare: float = 0.0,
-    wait: int = 0,
+    waits: bool = False,
+    slack_steps: int = 1,
 ) -> Rule:
     """ACPO's rule: λ ← [λ − rate·(E[log πβ] − ε)]₊ from λ = start (α where None)."""
-    return Rule(epsilon, lam_start=start, lam_rate=rate, spare=spare, lam_wait=wait)
+    return Rule(
+        epsilon=epsilon,
+        lam_start=start,
+        lam_rate=rate,
+        spare=spare,
+        lam_waits=waits,
+        slack_steps=slack_steps,
+    )
 
 
 def fixed(lam: float | None = None) -> Rule:
@@ -99,19 +108,6 @@ def dual_step(lam: ArrayLike, slack: ArrayLike, rate: float, spare: float = 0.0)
     """
     slack = jnp.asarray(slack)
     return jnp.maximum(lam - rate * (slack - jnp.clip(slack, 0.0, spare)), 0.0)
-
-
-# What `mean_slack` starts at: not met, by about what a policy lacks that is nearly there.
-NOT_MET = -1.0
-
-
-def mean_slack(mean: ArrayLike, slack: ArrayLike, wait: int) -> Array:
-    """The slack's running mean over `wait` updates, which stays once it is not negative.
-
-    So its sign says whether the constraint has ever been met.
-    """
-    mean = jnp.asarray(mean)
-    return jnp.where(mean < 0, mean + (slack - mean) / max(wait, 1), mean)
 
 
 def closed_form(q: ArrayLike, log_beta: ArrayLike, lam: ArrayLike, alpha: float) -> Array:

@@ -73,7 +73,8 @@ def test_a_paper_preset_is_the_papers_table(preset: str) -> None:
     assert algorithm.gamma == 0.99
     assert algorithm.alpha == alpha
     assert algorithm.rule.lam_rate == 1e-5
-    assert algorithm.rule.lam_wait == 0
+    assert not algorithm.rule.lam_waits
+    assert algorithm.rule.slack_steps == 1
     assert algorithm.rule.spare == 0
     assert algorithm.rule.epsilon == EPSILON[preset]
     assert first_lambda(algorithm) == pytest.approx(alpha)

@@ -18,6 +18,7 @@ from jax import Array
 from acpo import cci
 from acpo.algorithms.base import (
     ABOVE_0,
+    COUNT,
     NOT_NEGATIVE,
     About,
     Algorithm,
@@ -57,7 +58,9 @@ class ACPOState(NamedTuple):
     """Running average of the actor; the policy that is evaluated and saved."""
     lam: Array
     slack: Array
-    """Running mean of E[log πβ] − ε until it is met, which λ waits for."""
+    """E[log πβ] − ε, a running mean."""
+    waits: Array
+    """Whether λ still waits for the constraint to be met."""
     optimiser: optax.OptState
     schedule: Schedule
 
@@ -88,13 +91,13 @@ class ACPO(Algorithm):
         "tolerance": NOT_NEGATIVE,
         "rule.lam_start": NOT_NEGATIVE,
         "rule.lam_rate": NOT_NEGATIVE,
-        "rule.lam_wait": NOT_NEGATIVE,
+        "rule.slack_steps": COUNT,
         "rule.spare": NOT_NEGATIVE,
     }
 
     alpha: float = 0.1
     """α, the temperature: scale of A in the weight, and the price of entropy in V's target."""
-    rule: cci.Rule = field(default_factory=lambda: cci.dual(spare=0.5, wait=1_000))
+    rule: cci.Rule = field(default_factory=lambda: cci.dual(spare=0.5, waits=True, slack_steps=100))
     """How λ moves."""
     gamma: float = 0.99
     """γ, the discount."""
@@ -205,7 +208,8 @@ class ACPO(Algorithm):
             target=trained.critic,
             average=trained.actor,
             lam=jnp.float32(start),
-            slack=jnp.float32(cci.NOT_MET if self.rule.lam_wait else 0.0),
+            slack=jnp.float32(-1.0),  # forgotten after a few `slack_steps`
+            waits=jnp.bool(self.rule.lam_waits),
             optimiser=optax.scale_by_adam().init(trained),
             schedule=Schedule.start(spec.total_steps),
         )
@@ -260,12 +264,11 @@ class ACPO(Algorithm):
         shrink = jnp.minimum(bound / jnp.maximum(spread, 1e-6), 1.0)
         return shrink * (advantage - middle)
 
-    def trust(self, policy_log_beta: Array) -> Array | float:
+    def trust(self, slack: Array) -> Array | float:
         """c, the power of the weight: less, the further the policy's own actions violate ε."""
         if self.rule.lam_rate == 0 or self.tolerance is None:
             return 1.0
-        violation = self.epsilon - self.clip(policy_log_beta).mean()
-        return jnp.exp(-jnp.maximum(violation - self.tolerance, 0.0))
+        return jnp.exp(jnp.minimum(slack + self.tolerance, 0.0))
 
     # --- losses ---------------------------------------------------------------------------------
 
@@ -310,16 +313,15 @@ class ACPO(Algorithm):
         noise = jax.random.normal(key, batch.actions.shape)
         head = self.policy_head
 
-        def total_loss(trained: Trained) -> tuple[Array, tuple[Array, Array, Metrics]]:
+        def total_loss(trained: Trained) -> tuple[Array, tuple[Array, Array, Array, Metrics]]:
             policy = head.parameters(trained.actor(batch.observations))
             actions, log_pi = jax.lax.stop_gradient(head.sample_with_log_prob(policy, noise))
             log_beta = self.clip(self.behavior_log_prob(batch, actions, key))
-            lam, mean_slack = state.lam, state.slack
+            lam, slack, waits = state.lam, state.slack, state.waits
             if self.rule.lam_rate > 0:
-                slack = log_beta.mean() - self.epsilon
-                mean_slack = cci.mean_slack(mean_slack, slack, self.rule.lam_wait)
+                slack += (log_beta.mean() - self.epsilon - slack) / self.rule.slack_steps
+                waits &= (slack < 0) & (2 * state.schedule.step < state.schedule.total)
                 moved = cci.dual_step(lam, slack, self.rule.lam_rate, self.rule.spare)
-                waits = (mean_slack < 0) & (2 * state.schedule.step < state.schedule.total)
                 lam = jnp.where(waits, lam, moved)
 
             v = trained.value(batch.observations)[..., 0]
@@ -338,7 +340,7 @@ class ACPO(Algorithm):
                 self.scaled(advantage),
                 self.data_log_beta(batch),
                 lam,
-                self.trust(log_beta),
+                self.trust(slack),
             )
             metrics = {
                 **value_metrics,
@@ -347,9 +349,10 @@ class ACPO(Algorithm):
                 "dial/lambda": lam,
                 "dial/constraint": log_beta.mean(),
             }
-            return value_loss + critic_loss + policy_loss, (lam, mean_slack, metrics)
+            return value_loss + critic_loss + policy_loss, (lam, slack, waits, metrics)
 
-        gradient, (lam, mean_slack, metrics) = jax.grad(total_loss, has_aux=True)(state.trained)
+        gradient, aux = jax.grad(total_loss, has_aux=True)(state.trained)
+        lam, slack, waits, metrics = aux
         rate = state.schedule.cosine(self.learning_rate, self.final_learning_rate)
         trained, optimiser = adam_step(state.trained, gradient, state.optimiser, rate)
         return ACPOState(
@@ -357,7 +360,8 @@ class ACPO(Algorithm):
             target=soft_update(state.target, trained.critic, self.tau),
             average=state.schedule.average(state.average, trained.actor, self.actor_average),
             lam=lam,
-            slack=mean_slack,
+            slack=slack,
+            waits=waits,
             optimiser=optimiser,
             schedule=state.schedule.next(),
         ), metrics
@@ -374,7 +378,7 @@ class ACPO(Algorithm):
         q = critic(batch.observations, batch.actions)
         advantage = q.min(axis=0) - v
         log_weight = self.log_weight(self.scaled(advantage), self.data_log_beta(batch), state.lam)
-        weight = jnp.exp(self.trust(log_beta) * log_weight)
+        weight = jnp.exp(self.trust(state.slack) * log_weight)
         metrics = {
             "weights/clipped": jnp.mean(log_weight >= self.log_weight_max),
             "weights/effective_sample_size": jnp.sum(weight) ** 2
@@ -390,7 +394,7 @@ class ACPO(Algorithm):
             "dial/clipped": jnp.mean(jnp.abs(log_beta) > self.log_prob_clip),
         }
         if self.rule.lam_rate > 0:
-            metrics["dial/slack"] = self.clip(log_beta).mean() - self.epsilon
+            metrics["dial/slack"] = state.slack
         for percent in (10, 50, 90):
             for where, values in (("data", batch.log_beta), ("policy", log_beta)):
                 metrics[f"behavior/log_beta_{where}_q{percent}"] = jnp.percentile(values, percent)
