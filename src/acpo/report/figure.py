@@ -59,7 +59,8 @@ def draw_run(run: Path, out: Path) -> None:
         band(right, metrics.select("step", "seed", "dial/lambda"), "dial/lambda", "C0", "λ")
         alpha = read_json(run / "run.json")["algorithm_config"]["alpha"]
         right.axhline(alpha, color="0.4", ls="--", lw=1, label="λ = α: KL-density constraint")
-        right.set(xlabel="gradient steps", ylabel="λ", ylim=(0, None))
+        top = max(1.5 * alpha, right.get_ylim()[1])  # a dial that stays at α is not a frame
+        right.set(xlabel="gradient steps", ylabel="λ", ylim=(0, top))
         right.legend(**above, ncols=2)
     for axis in figure.axes:
         axis.spines[["top", "right"]].set_visible(False)
