@@ -34,7 +34,7 @@ class Rule:
     epsilon: Annotated[Epsilon, arg(name="epsilon", prefix_name=False)] = "auto"
     """ε, the bound on E[log πβ(a|s)] under the policy. auto: the data's own mean of log πβ, on
     held-out episodes, less `epsilon_margin`."""
-    epsilon_margin: float = 1.0
+    epsilon_margin: float = 2.0
     """How far below the data's own mean log πβ the policy may go, where ε is not given (nats)."""
     lam_start: float | None = None
     """λ before the first step. None: α."""
@@ -81,7 +81,7 @@ def log_weight(advantage: ArrayLike, log_beta: ArrayLike, lam: ArrayLike, alpha:
 def effective_share(kappa: float, log_weight_max: float) -> float:
     """E[w]² / E[w²] of w = exp(min(κ z, log_weight_max)), z standard normal.
 
-    The effective sample size, as a share of the rows, of weights by advantages of spread κ α.
+    The effective sample size, as a share of the rows, of weights whose logarithm has the spread κ.
     """
     z = np.linspace(-8.0, 8.0, 2001)
     p = np.exp(-0.5 * z**2)

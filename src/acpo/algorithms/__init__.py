@@ -152,8 +152,8 @@ def _as_the_paper(algorithm: Any, row: Preset) -> Any:
         reward_scale=1.0,
         value_start=0.0,
         advantage_spread_max=None,
+        weight_spread=None,
         normalize_weights=False,
-        tolerance=None,
     )
 
 
