@@ -40,8 +40,6 @@ class Rule:
     """λ before the first step. None: α."""
     lam_rate: float = 1e-5
     """η_λ, step size of the dual update. 0 holds λ where it starts."""
-    spare: float = 0.0
-    """λ holds still while the slack is between 0 and this (nats), and falls by what is beyond."""
     lam_waits: bool = False
     """λ stays where it starts until πθ has met its constraint once, or half the run is over: a
     policy that has not learned to act yet violates it through no fault of λ."""
@@ -53,7 +51,6 @@ def dual(
     epsilon: Epsilon = "auto",
     start: float | None = None,
     rate: float = 1e-5,
-    spare: float = 0.0,
     waits: bool = False,
     slack_steps: int = 1,
 ) -> Rule:
@@ -62,7 +59,6 @@ def dual(
         epsilon=epsilon,
         lam_start=start,
         lam_rate=rate,
-        spare=spare,
         lam_waits=waits,
         slack_steps=slack_steps,
     )
@@ -100,14 +96,12 @@ def sharpest(share: float, kappa: float, log_weight_max: float) -> float:
     return float(next(leaves))
 
 
-def dual_step(lam: ArrayLike, slack: ArrayLike, rate: float, spare: float = 0.0) -> Array:
+def dual_step(lam: ArrayLike, slack: ArrayLike, rate: float) -> Array:
     """λ ← [λ − η_λ (E[log πβ(a|s)] − ε)]₊ with a ~ πθ(·|s)   (Eq-lambda-descend).
 
-    `slack` is E[log πβ] − ε at actions *sampled from the policy*, not at dataset actions; of it
-    what is between 0 and `spare` moves nothing.
+    `slack` is E[log πβ] − ε at actions *sampled from the policy*, not at dataset actions.
     """
-    slack = jnp.asarray(slack)
-    return jnp.maximum(lam - rate * (slack - jnp.clip(slack, 0.0, spare)), 0.0)
+    return jnp.maximum(lam - rate * jnp.asarray(slack), 0.0)
 
 
 def closed_form(q: ArrayLike, log_beta: ArrayLike, lam: ArrayLike, alpha: float) -> Array:

@@ -88,7 +88,7 @@ def test_lambda_rises_while_the_constraint_is_violated_and_falls_when_it_is_met(
     data: acpo.Dataset,
 ) -> None:
     # A constraint that small networks meet within so few steps.
-    rule = replace(acpo.ACPO().rule, epsilon_margin=0.8, spare=0.0, lam_waits=False)
+    rule = replace(acpo.ACPO().rule, epsilon_margin=0.8, lam_waits=False)
     algorithm = tiny_acpo(rule=rule, head="squashed")
     run = acpo.train(data, algorithm, steps=3_000, log_every=100, env="none")
     constraint, lam = (run.metrics[name].to_numpy() for name in ("dial/constraint", "dial/lambda"))
