@@ -153,8 +153,6 @@ class Head:
     kind: HeadKind = "plain"
     log_std_min: float = -5.0
     log_std_max: float = 2.0
-    density_of_u: bool = False
-    """Whether a squashed log π is that of u, which has no Jacobian, instead of a's."""
 
     @classmethod
     def settled(cls, kind: str, log_std_min: float, log_std_max: float) -> Head:
@@ -185,11 +183,13 @@ class Head:
             action = self.sample(p, noise)
             return action, normal_log_prob(action, p)
         u = p.mean + jnp.exp(p.log_std) * noise
-        return jnp.tanh(u), self._log_density(u, p)
+        return jnp.tanh(u), normal_log_prob(u, p) - _log_tanh_slope(u)
 
     def log_prob(self, p: Gaussian, action: Array) -> Array:
         """log π(a|s) of a given action."""
-        return self._log_density(self.unsquash(action), p)
+        u = self.unsquash(action)
+        log_prob = normal_log_prob(u, p)
+        return log_prob if self.kind == "plain" else log_prob - _log_tanh_slope(u)
 
     def mean_log_prob(self, p: Gaussian) -> Array:
         """E_{a~π}[log π(a|s)], the negative entropy, of samples as `sample` gives them.
@@ -230,12 +230,6 @@ class Head:
         if self.kind == "plain":
             return action
         return jnp.arctanh(jnp.clip(action, -1.0 + SQUASH_MARGIN, 1.0 - SQUASH_MARGIN))
-
-    def _log_density(self, u: Array, p: Gaussian) -> Array:
-        log_prob = normal_log_prob(u, p)
-        if self.kind == "plain" or self.density_of_u:
-            return log_prob
-        return log_prob - _log_tanh_slope(u)
 
 
 def _log_tanh_slope(u: Array) -> Array:

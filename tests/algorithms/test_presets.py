@@ -88,7 +88,6 @@ def test_where_the_paper_is_silent_its_presets_take_the_plainest_choice(preset: 
         assert algorithm.reward_scale == 1.0
         assert algorithm.advantage_spread_max is None
         assert algorithm.weight_spread is None
-        assert algorithm.density_of_u is False
         assert algorithm.normalize_weights is False
         assert algorithm.normalize_observations is False
     cloning = make_algorithm("bc", preset)

@@ -153,7 +153,6 @@ def _as_the_paper(algorithm: Any, row: Preset) -> Any:
         value_start=0.0,
         advantage_spread_max=None,
         weight_spread=None,
-        density_of_u=False,
         normalize_weights=False,
     )
 

@@ -126,10 +126,6 @@ class ACPO(Algorithm):
     head: Literal["plain", "squashed", "auto"] = "auto"
     """Distribution of πθ, and of a Gaussian πβ. auto: the head that gives more mass to the
     neighbourhood of held-out actions, by two short Gaussian fits."""
-    density_of_u: bool = True
-    """With a squashed head, a = tanh(u), and a Gaussian πβ: whether all log-densities are u's
-    instead of a's. Else λ < α prefers actions that are less near to their bounds, where a's
-    density is large, to more of them, whatever πβ is."""
     log_std_min: float = -5.0
     """Lower bound of log σ."""
     log_std_max: float = 2.0
@@ -137,9 +133,9 @@ class ACPO(Algorithm):
     log_prob_clip: float = 20.0
     """|log π| is clipped here, for πθ in V's target and for πβ in the dual step and the weight."""
     advantage_spread_max: float | None = 2.0
-    """A enters the weight less its median over the batch, and the spread there of A/α (the
-    quartiles' distance, in units of a normal's deviation) is at most so many times that of log πβ,
-    so that λ has its say also where advantages are large. None: A as it is."""
+    """A enters the weight less its median over the batch, and its spread there (the quartiles'
+    distance, in units of a normal's deviation) is at most so many α, so that λ has its say also
+    where advantages are large. None: A as it is."""
     weight_spread: float | None = 12.0
     """κ: log w_λ is taken less its median over the batch and scaled to this spread before it is
     clipped. At 12 the better two fifths of the rows count alike and the others hardly, whatever
@@ -179,7 +175,7 @@ class ACPO(Algorithm):
 
     @property
     def policy_head(self) -> Head:
-        return self.density_head(self.head)
+        return Head.settled(self.head, self.log_std_min, self.log_std_max)
 
     @property
     def density(self) -> Density:
@@ -187,11 +183,6 @@ class ACPO(Algorithm):
 
     def behavior_head(self, kind: str) -> Head:
         return Head.settled(kind, self.log_std_min, self.log_std_max)
-
-    def density_head(self, kind: str) -> Head:
-        # The mixture has mass at the bounds, where u is infinite, and the CVAE is a density of a.
-        of_u = self.density_of_u and self.behavior.model == "gaussian"
-        return replace(self.behavior_head(kind), density_of_u=of_u)
 
     def settled(self, head: HeadKind, log_beta: np.ndarray, size: Size) -> Self:
         """Its head, κ, and ε where that is auto: the held-out mean of log πβ less a margin.
@@ -268,12 +259,12 @@ class ACPO(Algorithm):
         log_beta = self.clip(batch.log_beta)
         return log_beta - self.clip(batch.log_beta_mean) if self.normalize_weights else log_beta
 
-    def bounded(self, advantage: Array, log_beta: Array) -> Array:
+    def bounded(self, advantage: Array) -> Array:
         """A as it enters the weight: less its median over the batch, its spread bounded."""
         if self.advantage_spread_max is None:
             return advantage
         middle, spread = median_and_spread(advantage)
-        bound = self.advantage_spread_max * self.alpha * median_and_spread(log_beta)[1]
+        bound = self.advantage_spread_max * self.alpha
         return jnp.minimum(bound / spread, 1.0) * (advantage - middle)
 
     # --- losses ---------------------------------------------------------------------------------
@@ -339,7 +330,6 @@ class ACPO(Algorithm):
             bootstrap = state.target if self.value_target == "target" else trained.critic
             sampled_q = jax.lax.stop_gradient(bootstrap(batch.observations, actions))
             advantage = jax.lax.stop_gradient(q.min(axis=0) - v)
-            data_log_beta = self.data_log_beta(batch)
 
             value_loss, value_metrics = self.value_loss(v, sampled_q, log_pi)
             critic_loss, critic_metrics = self.critic_loss(
@@ -347,8 +337,8 @@ class ACPO(Algorithm):
             )
             policy_loss, policy_metrics = self.policy_loss(
                 head.log_prob(policy, batch.actions),
-                self.bounded(advantage, data_log_beta),
-                data_log_beta,
+                self.bounded(advantage),
+                self.data_log_beta(batch),
                 lam,
             )
             metrics = {
@@ -386,10 +376,7 @@ class ACPO(Algorithm):
         v = value(batch.observations)[..., 0]
         q = critic(batch.observations, batch.actions)
         advantage = q.min(axis=0) - v
-        data_log_beta = self.data_log_beta(batch)
-        log_weight = self.log_weight(
-            self.bounded(advantage, data_log_beta), data_log_beta, state.lam
-        )
+        log_weight = self.log_weight(self.bounded(advantage), self.data_log_beta(batch), state.lam)
         weight = jnp.exp(log_weight)
         metrics = {
             "weights/clipped": jnp.mean(log_weight >= self.log_weight_max),

@@ -139,10 +139,6 @@ class Algorithm:
         """The head of a Gaussian πβ, of a kind that the data may have chosen."""
         return Head("plain" if kind == "deterministic" else kind)  # type: ignore[arg-type]
 
-    def density_head(self, kind: str) -> Head:
-        """The head by which a fitted πβ is read; it may differ in what its density is one of."""
-        return self.behavior_head(kind)
-
     def settled(self, head: HeadKind, log_beta: np.ndarray, size: Size) -> Self:
         """Itself, with what was left open until the data was known: the head that suits it, log πβ
         of held-out actions, and how much data there is."""

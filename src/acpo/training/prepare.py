@@ -143,7 +143,6 @@ def prepare(
         fitted_to = fitting_rows(data, normalizer, algorithm.behavior.held_out)
         folder = behavior_folder or (directory / "behavior" if directory else None)
         behavior = fit_behavior(fitted_to, algorithm, folder, on_fit)
-        behavior = behavior._replace(head=algorithm.density_head(behavior.head.kind))
         held = fitting.looked_at(fitted_to.held_rows)
         log_beta = behavior.log_prob(fitted_to.observations[held], fitted_to.actions[held])
         size = Size(len(data), data.observation_dim, data.action_dim)
