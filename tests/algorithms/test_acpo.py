@@ -47,7 +47,7 @@ def make(**changes: Any) -> ACPO:
         "advantage_spread_max": None,
         "normalize_weights": False,
         "value_start": 0.0,
-        "weight_spread": None,
+        "tolerance": None,
     }
     return ACPO(**{**fields, **changes})
 
@@ -154,7 +154,8 @@ def reference_update(
     share = 1 / config.rule.slack_steps
     slack = (1 - share) * ref.slack + share * (constraint - config.epsilon)
     waits = ref.waits and slack < 0 and ref.step < STEPS / 2
-    lam = ref.lam if waits else max(ref.lam - config.rule.lam_rate * slack, 0.0)
+    counted = min(slack, 0.0) + max(slack - config.rule.spare, 0.0)
+    lam = ref.lam if waits else max(ref.lam - config.rule.lam_rate * counted, 0.0)
 
     bootstrap = ref.target if config.value_target == "target" else critic
     y_v = np.minimum(*both_q(bootstrap, s, sampled)) - config.alpha * clip(log_pi)
@@ -169,10 +170,9 @@ def reference_update(
     if config.normalize_weights:
         log_beta = log_beta - clip(b.log_beta_mean)
     exponent = (advantage + (lam - config.alpha) * log_beta) / config.alpha
-    if config.weight_spread is not None:
-        low, high = np.quantile(exponent, [0.25, 0.75])
-        exponent = (exponent - np.median(exponent)) * config.weight_spread * 1.349 / (high - low)
     weight = np.exp(np.minimum(exponent, config.log_weight_max))
+    if config.tolerance is not None:
+        weight **= np.exp(-max(-slack - config.tolerance, 0.0))
     if config.normalize_weights:
         weight = weight / weight.mean()
 
@@ -229,14 +229,14 @@ VARIANTS = {
         rule=cci.dual(epsilon=-1.0, start=0.7, rate=0.05, waits=True, slack_steps=3),
         actor_average=0.2,
         advantage_spread_max=0.3,
-        weight_spread=5.0,
         normalize_weights=True,
+        tolerance=0.5,
     ),
     "a constraint soon met": make(
-        rule=cci.dual(-99.0, start=0.7, rate=1e-3, waits=True, slack_steps=2)
+        rule=cci.dual(-99.0, start=0.7, rate=1e-3, spare=40.0, waits=True, slack_steps=2)
     ),
     "bounds that nothing breaks": make(
-        rule=cci.dual(epsilon=-1e3, start=0.7, rate=0.05), advantage_spread_max=1e3
+        rule=cci.dual(epsilon=-1e3, start=0.7, rate=0.05), tolerance=0.5, advantage_spread_max=1e3
     ),
 }
 
@@ -370,29 +370,15 @@ def test_weights_that_all_vanish_leave_the_step_finite() -> None:
     np.testing.assert_allclose(jax.grad(loss)(jnp.zeros(3)), [0.0, -1.0, 0.0], atol=1e-6)
 
 
-def test_scaled_weights_rank_rows_whatever_their_tails() -> None:
-    """Median 1, quartiles −1 and 3: z = 1.349 (x − 1) / 4, and an advantage far out counts no more
-    than others at the clip."""
-    config = make(weight_spread=3.0, normalize_weights=True)
-    exponents = np.array([-9.0, -1.0, 1.0, 3.0, 800.0])
+def test_the_weights_power_is_taken_after_the_clip() -> None:
+    # One advantage far out: at c = 1/8 it must not keep the weight that others lose.
+    advantage = 0.4 * jnp.asarray([-1.0, 0.0, 1.0, 80.0])
 
     def loss(log_pi: jax.Array) -> jax.Array:
-        advantage = jnp.asarray(0.4 * exponents)
-        return config.policy_loss(log_pi, advantage, jnp.zeros(5), jnp.float32(0.4))[0]
+        return make().policy_loss(log_pi, advantage, jnp.zeros(4), jnp.float32(0.4), 0.125)[0]
 
-    weight = np.exp(np.minimum(3.0 * 1.349 * (exponents - 1.0) / 4.0, 4.6))
-    found = jax.grad(loss)(jnp.zeros(5))
-    np.testing.assert_allclose(found, -weight / weight.sum(), rtol=1e-5)
-
-
-def test_a_batch_of_equal_advantages_is_cloned() -> None:
-    config = make(weight_spread=12.0, advantage_spread_max=2.0, normalize_weights=True)
-
-    def loss(log_pi: jax.Array) -> jax.Array:
-        advantage = config.bounded(jnp.full(4, 0.3))
-        return config.policy_loss(log_pi, advantage, jnp.zeros(4), jnp.float32(0.4))[0]
-
-    np.testing.assert_allclose(jax.grad(loss)(jnp.zeros(4)), -np.full(4, 0.25), rtol=1e-5)
+    expected = -np.exp(np.array([-1.0, 0.0, 1.0, 4.6]) / 8) / 4
+    np.testing.assert_allclose(jax.grad(loss)(jnp.zeros(4)), expected, rtol=1e-5)
 
 
 def test_epsilon_is_the_datas_mean_less_a_margin_clipped_as_the_constraint_is() -> None:
@@ -404,18 +390,17 @@ def test_epsilon_is_the_datas_mean_less_a_margin_clipped_as_the_constraint_is() 
 
 
 def test_weights_on_few_rows_are_softer() -> None:
-    def kappa(rows: int, effective_rows: int = 500, kappa: float | None = 12.0) -> float | None:
-        config = make(weight_spread=kappa, effective_rows=effective_rows)
-        return config.settled("plain", np.zeros(1), Size(rows, 18, 6)).weight_spread
+    def kappa(rows: int, effective_rows: int = 500, kappa: float | None = 2.0) -> float | None:
+        config = make(advantage_spread_max=kappa, effective_rows=effective_rows)
+        return config.settled("plain", np.zeros(1), Size(rows, 18, 6)).advantage_spread_max
 
-    # Of normal log w those at 12 leave 0.40 of the rows.
-    assert kappa(1_000_000) == kappa(12_000 * 5 // 2 + 300) == 12.0
+    assert kappa(1_000_000) == kappa(100_000) == 2.0
     # exp(−κ²) = 500 (18 + 6) / 18,000, where the weights' clip is far away.
     assert kappa(18_000) == pytest.approx(np.sqrt(np.log(18 / 12)), abs=0.01)
     assert kappa(100) == kappa(1_000) == pytest.approx(np.sqrt(-np.log(0.95)), abs=0.01)
     assert kappa(18_000, kappa=0.1) == 0.1
     assert kappa(18_000, kappa=None) is None
-    assert kappa(100, effective_rows=0) == 12.0
+    assert kappa(100, effective_rows=0) == 2.0
 
 
 def test_the_exponent_is_clipped_before_it_could_overflow() -> None:
