@@ -111,6 +111,10 @@ def log_density(config: ACPO, mean: np.ndarray, std: np.ndarray, a: np.ndarray) 
     return (normal - correction).sum(axis=1)
 
 
+def quartile_range(x: np.ndarray) -> float:
+    return float(np.subtract(*np.quantile(x, [0.75, 0.25])))
+
+
 class Reference(NamedTuple):
     """The state of the numpy version."""
 
@@ -160,17 +164,25 @@ def reference_update(
     y_v = np.minimum(*both_q(bootstrap, s, sampled)) - config.alpha * clip(log_pi)
     next_v = forward(value, b.next_observations)[:, 0]
     y_q = b.rewards + config.gamma * np.where(b.terminals == 1.0, 0.0, next_v)
-    advantage = np.minimum(*both_q(critic, s, a)) - forward(value, s)[:, 0]
+    data_q = np.minimum(*both_q(critic, s, a))
+    advantage = data_q - forward(value, s)[:, 0]
+    between = data_q - np.minimum(*both_q(bootstrap, s, sampled))
+    trust = min(1.0, quartile_range(between) / quartile_range(advantage)) ** 4
     log_beta = clip(b.log_beta - b.log_beta_typical if config.normalize_weights else b.log_beta)
     if config.advantage_spread_max is not None:
-        ranges = [np.diff(np.quantile(x, [0.25, 0.75]))[0] for x in (advantage, log_beta)]
-        bound = config.advantage_spread_max * config.alpha * ranges[1]
-        advantage = (advantage - np.median(advantage)) * min(1.0, bound / ranges[0])
+        bound = config.advantage_spread_max * config.alpha * quartile_range(log_beta)
+        advantage = advantage - np.median(advantage)
+        advantage *= min(1.0, bound / quartile_range(advantage))
     exponent = (advantage + (lam - config.alpha) * log_beta) / config.alpha
-    if config.weight_spread is not None:
-        low, high = np.quantile(exponent, [0.25, 0.75])
-        exponent = (exponent - np.median(exponent)) * config.weight_spread * 1.349 / (high - low)
-    weight = np.exp(np.minimum(exponent, config.log_weight_max))
+    if config.weight_spread is None:
+        weight = np.exp(np.minimum(exponent, config.log_weight_max))
+    else:
+        z = 1.349 * (exponent - np.median(exponent)) / quartile_range(exponent)
+        ordered, weighed = (
+            np.exp(np.minimum(spread * z, config.log_weight_max))
+            for spread in (config.weight_spread, config.trusted_spread)
+        )
+        weight = ordered ** (1 - trust) * weighed**trust
     if config.normalize_weights:
         weight = weight / weight.mean()
 
@@ -228,6 +240,7 @@ VARIANTS = {
         actor_average=0.2,
         advantage_spread_max=0.3,
         weight_spread=5.0,
+        trusted_spread=1.5,
         normalize_weights=True,
     ),
     "a constraint soon met": make(
@@ -383,6 +396,29 @@ def test_scaled_weights_rank_rows_whatever_their_tails() -> None:
     np.testing.assert_allclose(found, -weight / weight.sum(), rtol=1e-5)
 
 
+def test_where_a_is_vs_error_rows_are_ordered_and_else_they_are_weighed() -> None:
+    """Q differs between a state's actions by a normal z; V's error is as large, or none."""
+    rng = np.random.default_rng(0)
+    z, error = rng.normal(size=(2, 100_000))
+    config = make(weight_spread=12.0)
+    for noise, ratio in ((0.0, 1.0), (1.0, np.sqrt(0.5)), (3.0, np.sqrt(0.1))):
+        found = config.trust(jnp.asarray(z + noise * error), jnp.asarray(z))
+        assert float(found) == pytest.approx(ratio**4, rel=0.05)
+    # ã's own spread may make the difference the wider one.
+    assert float(config.trust(jnp.asarray(z), jnp.asarray(z - error))) == 1.0
+    exponents = 0.4 * jnp.asarray([-2.0, -1.0, 0.0, 1.0, 2.0])
+    ordered, weighed, half = (
+        np.asarray(config.log_weight(exponents, jnp.zeros(5), jnp.float32(0.4), trust))
+        for trust in (0.0, 1.0, 0.5)
+    )
+    scale = 1.349 / 2
+    np.testing.assert_allclose(
+        ordered, scale * np.array([-24, -12, 0, 99, 99]).clip(max=4.6 / scale), rtol=1e-5
+    )
+    np.testing.assert_allclose(weighed, scale * np.array([-4.0, -2, 0, 2, 4]), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(half, (ordered + weighed) / 2, rtol=1e-5, atol=1e-6)
+
+
 def test_a_batch_of_equal_advantages_is_cloned() -> None:
     config = make(weight_spread=12.0, advantage_spread_max=2.0, normalize_weights=True)
 
@@ -402,9 +438,12 @@ def test_epsilon_is_the_datas_mean_less_a_margin_clipped_as_the_constraint_is() 
 
 
 def test_weights_on_few_rows_are_softer() -> None:
-    def kappa(rows: int, effective_rows: int = 500, kappa: float | None = 12.0) -> float | None:
-        config = make(weight_spread=kappa, effective_rows=effective_rows)
-        return config.settled("plain", np.zeros(1), Size(rows, 18, 6)).weight_spread
+    def settled(rows: int, effective_rows: int = 500, kappa: float | None = 12.0) -> ACPO:
+        config = make(weight_spread=kappa, trusted_spread=2.0, effective_rows=effective_rows)
+        return config.settled("plain", np.zeros(1), Size(rows, 18, 6))
+
+    def kappa(*args: Any, **options: Any) -> float | None:
+        return settled(*args, **options).weight_spread
 
     # Of normal log w those at 12 leave 0.40 of the rows.
     assert kappa(1_000_000) == kappa(12_000 * 5 // 2 + 300) == 12.0
@@ -414,6 +453,9 @@ def test_weights_on_few_rows_are_softer() -> None:
     assert kappa(18_000, kappa=0.1) == 0.1
     assert kappa(18_000, kappa=None) is None
     assert kappa(100, effective_rows=0) == 12.0
+    # Those at 2 leave 0.13.
+    assert settled(1_000_000).trusted_spread == settled(96_000).trusted_spread == 2.0
+    assert settled(30_300).trusted_spread == pytest.approx(np.sqrt(np.log(30.3 / 12)), abs=0.01)
 
 
 def test_the_exponent_is_clipped_before_it_could_overflow() -> None:

@@ -99,6 +99,7 @@ class ACPO(Algorithm):
         "advantage_spread_max": ABOVE_0,
         "effective_rows": NOT_NEGATIVE,
         "weight_spread": ABOVE_0,
+        "trusted_spread": ABOVE_0,
         "rule.lam_start": NOT_NEGATIVE,
         "rule.lam_rate": NOT_NEGATIVE,
         "rule.slack_steps": COUNT,
@@ -140,10 +141,13 @@ class ACPO(Algorithm):
     """κ: log w_λ is taken less its median over the batch and scaled to this spread before it is
     clipped. At 12 the better two fifths of the rows count alike and the others hardly, whatever
     the tails of A are. None: log w_λ as it is."""
+    trusted_spread: float = 2.0
+    """The spread instead of κ where A can be trusted (`trust`): at 2 the better a row is the more
+    it counts."""
     effective_rows: int = 1_000
-    """On little data κ is lowered until the weights of normal log w_λ have an effective sample size
-    of so many rows per dimension of observations and actions, or of 0.95 of all rows. 0: κ as it
-    is."""
+    """On little data both spreads are lowered until the weights of normal log w_λ have an effective
+    sample size of so many rows per dimension of observations and actions, or of 0.95 of all rows.
+    0: they are left."""
     normalize_weights: bool = True
     """Take log πβ in the weight less what is typical of it at the state, and divide a batch's
     weights by their mean. They stand for π*_λ's normaliser, which the printed weight leaves out, so
@@ -186,7 +190,7 @@ class ACPO(Algorithm):
         return Head.settled(kind, self.log_std_min, self.log_std_max)
 
     def settled(self, head: HeadKind, log_beta: np.ndarray, size: Size) -> Self:
-        """Its head, κ, and ε where that is auto: the held-out mean of log πβ less a margin.
+        """Its head, its spreads, and an automatic ε: the held-out mean of log πβ less a margin.
 
         log πβ is clipped as it is in the constraint, which could not be met otherwise.
         """
@@ -194,11 +198,15 @@ class ACPO(Algorithm):
         if rule.epsilon == "auto":
             mean = float(np.clip(log_beta, -self.log_prob_clip, self.log_prob_clip).mean())
             rule = replace(rule, epsilon=mean - rule.epsilon_margin)
-        kappa = self.weight_spread
-        if kappa is not None:
-            needed = self.effective_rows * (size.observation_dim + size.action_dim)
-            kappa = cci.sharpest(min(needed / size.rows, SOFT), kappa, self.log_weight_max)
-        return replace(self, head=head, rule=rule, weight_spread=kappa)
+        settled = replace(self, head=head, rule=rule)
+        if self.weight_spread is None:
+            return settled
+        needed = self.effective_rows * (size.observation_dim + size.action_dim)
+        weight_spread, trusted_spread = (
+            cci.sharpest(min(needed / size.rows, SOFT), spread, self.log_weight_max)
+            for spread in (self.weight_spread, self.trusted_spread)
+        )
+        return replace(settled, weight_spread=weight_spread, trusted_spread=trusted_spread)
 
     def init(self, key: Array, spec: Spec) -> ACPOState:
         key_actor, key_value, key_critic = jax.random.split(key, 3)
@@ -268,6 +276,15 @@ class ACPO(Algorithm):
         bound = self.advantage_spread_max * self.alpha * median_and_spread(log_beta)[1]
         return jnp.minimum(bound / spread, 1.0) * (advantage - middle)
 
+    def trust(self, advantage: Array, between: Array) -> Array:
+        """ρ⁴, ρ the spread of Q(s,a) − Q(s,ã), ã ~ πθ, over that of A = Q(s,a) − V(s), at most 1.
+
+        Both compare actions of one state, but A has V's error in it, and where that makes most of
+        its spread, the rows that are furthest out are not the best ones.
+        """
+        ratio = median_and_spread(between)[1] / median_and_spread(advantage)[1]
+        return jnp.minimum(ratio, 1.0) ** 4
+
     # --- losses ---------------------------------------------------------------------------------
 
     def value_loss(self, v: Array, q: Array, log_pi: Array) -> tuple[Array, Metrics]:
@@ -285,23 +302,38 @@ class ACPO(Algorithm):
         return loss, {"critic/loss": loss, "critic/q": q.mean()}
 
     def policy_loss(
-        self, log_pi: Array, advantage: Array, log_beta: Array, lam: Array
+        self,
+        log_pi: Array,
+        advantage: Array,
+        log_beta: Array,
+        lam: Array,
+        trust: Array | float = 0.0,
     ) -> tuple[Array, Metrics]:
         """−J^CCI = −E_D[w_λ(s,a) log πθ(a|s)]   (Eq-CCI-Obj)."""
-        log_weight = self.log_weight(advantage, log_beta, lam)
+        log_weight = self.log_weight(advantage, log_beta, lam, trust)
         if self.normalize_weights:
             log_weight = jax.nn.log_softmax(log_weight) + np.log(len(log_weight))
         weight = jnp.exp(log_weight)
         loss = -jnp.mean(jax.lax.stop_gradient(weight) * log_pi)
         return loss, {"policy/loss": loss}
 
-    def log_weight(self, advantage: Array, log_beta: Array, lam: Array) -> Array:
-        """log w_λ, scaled to its spread κ and clipped from above before it is exponentiated."""
+    def log_weight(
+        self, advantage: Array, log_beta: Array, lam: Array, trust: Array | float = 0.0
+    ) -> Array:
+        """log w_λ, scaled and clipped from above before it is exponentiated.
+
+        It is scaled to two spreads, one by which rows are but ordered and one by which they are
+        weighed, and of the two clipped exponents the mean is taken, by `trust` of the second.
+        """
         exponent = cci.log_weight(advantage, log_beta, lam, self.alpha)
-        if self.weight_spread is not None:
-            middle, spread = median_and_spread(exponent)
-            exponent = self.weight_spread / spread * (exponent - middle)
-        return jnp.minimum(exponent, self.log_weight_max)
+        if self.weight_spread is None:
+            return jnp.minimum(exponent, self.log_weight_max)
+        middle, spread = median_and_spread(exponent)
+        ordered, weighed = (
+            jnp.minimum(to / spread * (exponent - middle), self.log_weight_max)
+            for to in (self.weight_spread, self.trusted_spread)
+        )
+        return ordered + trust * (weighed - ordered)
 
     # --- one step -------------------------------------------------------------------------------
 
@@ -330,7 +362,8 @@ class ACPO(Algorithm):
             q = trained.critic(batch.observations, batch.actions)
             bootstrap = state.target if self.value_target == "target" else trained.critic
             sampled_q = jax.lax.stop_gradient(bootstrap(batch.observations, actions))
-            advantage = jax.lax.stop_gradient(q.min(axis=0) - v)
+            data_q = jax.lax.stop_gradient(q.min(axis=0))
+            advantage = data_q - jax.lax.stop_gradient(v)
             data_log_beta = self.data_log_beta(batch)
 
             value_loss, value_metrics = self.value_loss(v, sampled_q, log_pi)
@@ -342,6 +375,7 @@ class ACPO(Algorithm):
                 self.bounded(advantage, data_log_beta),
                 data_log_beta,
                 lam,
+                self.trust(advantage, data_q - sampled_q.min(axis=0)),
             )
             metrics = {
                 **value_metrics,
@@ -379,11 +413,15 @@ class ACPO(Algorithm):
         q = critic(batch.observations, batch.actions)
         advantage = q.min(axis=0) - v
         data_log_beta = self.data_log_beta(batch)
+        bootstrap = state.target if self.value_target == "target" else critic
+        sampled_q = bootstrap(batch.observations, actions)
+        trust = self.trust(advantage, q.min(axis=0) - sampled_q.min(axis=0))
         log_weight = self.log_weight(
-            self.bounded(advantage, data_log_beta), data_log_beta, state.lam
+            self.bounded(advantage, data_log_beta), data_log_beta, state.lam, trust
         )
         weight = jnp.exp(log_weight)
         metrics = {
+            "weights/trust": trust,
             "weights/clipped": jnp.mean(log_weight >= self.log_weight_max),
             "weights/effective_sample_size": jnp.sum(weight) ** 2
             / (len(weight) * jnp.sum(weight**2) + 1e-30),
