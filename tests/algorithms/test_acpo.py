@@ -167,7 +167,8 @@ def reference_update(
     data_q = np.minimum(*both_q(critic, s, a))
     advantage = data_q - forward(value, s)[:, 0]
     between = data_q - np.minimum(*both_q(bootstrap, s, sampled))
-    trust = min(1.0, quartile_range(between) / quartile_range(advantage)) ** 4
+    sums, differences = (quartile_range(advantage + k * between) ** 2 for k in (1, -1))
+    trust = np.clip((sums - differences) / (2 * quartile_range(advantage)) ** 2, 0.0, 1.0) ** 2
     log_beta = clip(b.log_beta - b.log_beta_typical if config.normalize_weights else b.log_beta)
     if config.advantage_spread_max is not None:
         bound = config.advantage_spread_max * config.alpha * quartile_range(log_beta)
@@ -263,7 +264,8 @@ def test_updates_equal_the_numpy_version(config: ACPO) -> None:
         if step == 0:
             assert_close(gradients(state), gradient, rtol=1e-4, atol=2e-5)
         for part in PARTS:
-            assert_close(getattr(state.trained, part), reference.nets[part])
+            # Adam divides by the size of a gradient, and so makes much of the rounding of small ones.
+            assert_close(getattr(state.trained, part), reference.nets[part], atol=3e-5)
         assert_close(state.target, reference.target)
         assert_close(config.actor(state), reference.average)
         assert float(state.lam) == pytest.approx(reference.lam, abs=1e-5)
@@ -397,15 +399,16 @@ def test_scaled_weights_rank_rows_whatever_their_tails() -> None:
 
 
 def test_where_a_is_vs_error_rows_are_ordered_and_else_they_are_weighed() -> None:
-    """Q differs between a state's actions by a normal z; V's error is as large, or none."""
+    """Q differs between a state's actions by a normal z; V's error is as large, or none, and so is
+    what ã adds, which must not matter."""
     rng = np.random.default_rng(0)
-    z, error = rng.normal(size=(2, 100_000))
+    z, error, other = rng.normal(size=(3, 100_000))
     config = make(weight_spread=12.0)
-    for noise, ratio in ((0.0, 1.0), (1.0, np.sqrt(0.5)), (3.0, np.sqrt(0.1))):
-        found = config.trust(jnp.asarray(z + noise * error), jnp.asarray(z))
-        assert float(found) == pytest.approx(ratio**4, rel=0.05)
-    # ã's own spread may make the difference the wider one.
-    assert float(config.trust(jnp.asarray(z), jnp.asarray(z - error))) == 1.0
+    for of_v, share in ((0.0, 1.0), (1.0, 0.5), (3.0, 0.1)):
+        for of_action in (0.0, 1.0):
+            a, b = jnp.asarray(z + of_v * error), jnp.asarray(z + of_action * other)
+            assert float(config.trust(a, b)) == pytest.approx(share**2, abs=0.03)
+    assert float(config.trust(jnp.asarray(z), jnp.asarray(-z))) == 0.0
     exponents = 0.4 * jnp.asarray([-2.0, -1.0, 0.0, 1.0, 2.0])
     ordered, weighed, half = (
         np.asarray(config.log_weight(exponents, jnp.zeros(5), jnp.float32(0.4), trust))

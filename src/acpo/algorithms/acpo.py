@@ -277,13 +277,18 @@ class ACPO(Algorithm):
         return jnp.minimum(bound / spread, 1.0) * (advantage - middle)
 
     def trust(self, advantage: Array, between: Array) -> Array:
-        """ρ⁴, ρ the spread of Q(s,a) − Q(s,ã), ã ~ πθ, over that of A = Q(s,a) − V(s), at most 1.
+        """The square of the share of A's variance that is not V's error: within [0, 1].
 
-        Both compare actions of one state, but A has V's error in it, and where that makes most of
-        its spread, the rows that are furthest out are not the best ones.
+        B = Q(s,a) − Q(s,ã), ã ~ πθ, compares actions of one state as A = Q(s,a) − V(s) does. V's
+        error is in A alone, ã's noise in B alone, so that the share is Cov(A, B) / Var(A), with
+        4 Cov(A, B) = Var(A + B) − Var(A − B) and spreads for deviations. Where it is small, the
+        rows with the greatest A are not the best ones.
         """
-        ratio = median_and_spread(between)[1] / median_and_spread(advantage)[1]
-        return jnp.minimum(ratio, 1.0) ** 4
+        together, apart, alone = (
+            median_and_spread(x)[1] ** 2
+            for x in (advantage + between, advantage - between, advantage)
+        )
+        return jnp.clip((together - apart) / (4 * alone), 0.0, 1.0) ** 2
 
     # --- losses ---------------------------------------------------------------------------------
 
