@@ -263,11 +263,11 @@ def test_updates_equal_the_numpy_version(config: ACPO) -> None:
         reference, gradient, expected = reference_update(config, reference, batch, noise_of(key))
         if step == 0:
             assert_close(gradients(state), gradient, rtol=1e-4, atol=2e-5)
+        # Adam divides by a gradient's size, and so makes much of the rounding of small ones.
         for part in PARTS:
-            # Adam divides by the size of a gradient, and so makes much of the rounding of small ones.
             assert_close(getattr(state.trained, part), reference.nets[part], atol=3e-5)
         assert_close(state.target, reference.target)
-        assert_close(config.actor(state), reference.average)
+        assert_close(config.actor(state), reference.average, atol=3e-5)
         assert float(state.lam) == pytest.approx(reference.lam, abs=1e-5)
         assert float(state.slack) == pytest.approx(reference.slack, rel=1e-4)
         for name, value in {
