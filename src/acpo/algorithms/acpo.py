@@ -277,7 +277,7 @@ class ACPO(Algorithm):
         return jnp.minimum(bound / spread, 1.0) * (advantage - middle)
 
     def trust(self, advantage: Array, between: Array) -> Array:
-        """The square of the share of A's variance that is not V's error: within [0, 1].
+        """The fourth power of the share of A's variance that is not V's error: within [0, 1].
 
         B = Q(s,a) − Q(s,ã), ã ~ πθ, compares actions of one state as A = Q(s,a) − V(s) does. V's
         error is in A alone, ã's noise in B alone, so that the share is Cov(A, B) / Var(A), with
@@ -288,7 +288,7 @@ class ACPO(Algorithm):
             median_and_spread(x)[1] ** 2
             for x in (advantage + between, advantage - between, advantage)
         )
-        return jnp.clip((together - apart) / (4 * alone), 0.0, 1.0) ** 2
+        return jnp.clip((together - apart) / (4 * alone), 0.0, 1.0) ** 4
 
     # --- losses ---------------------------------------------------------------------------------
 
