@@ -165,7 +165,8 @@ def test_no_process_is_left(clockwork: str, how: str) -> None:
 
 
 SCRIPT = """
-import sys, time, gymnasium, numpy as np
+import signal, sys, time, gymnasium, numpy as np
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 from gymnasium.envs.classic_control.pendulum import PendulumEnv
 from acpo.evaluation.rollouts import Evaluator
 print("ran", flush=True)
