@@ -28,8 +28,9 @@ $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(BIN)/python
 train: $(VENV)/train.stamp
 	$(BIN)/acpo train --steps 20000
 
+# A worker that crashes is not replaced: pytest-xdist may wait for ever for the one that takes over.
 test: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 check: $(VENV)/dev.stamp
 	$(BIN)/ruff check src tests

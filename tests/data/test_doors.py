@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from hypothesis import given, settings
 from acpo.data import d4rl, load_dataset
 from acpo.data.neorl2 import FIELD_NAMES
 from acpo.errors import UserError
+from damage import CRASHES, read_each
 from structures import Log, assert_reads, logs, make_log
 
 EXAMPLES = settings(max_examples=40, deadline=None)
@@ -45,17 +48,24 @@ def test_neorl2s_keys_read_the_same(tmp_path_factory: pytest.TempPathFactory, lo
     assert_reads(load_dataset(path), log)
 
 
+def read_damaged(path: Path) -> None:
+    with contextlib.suppress(UserError):
+        assert len(load_dataset(path, constant_columns="keep")) >= 2
+
+
 @pytest.mark.parametrize("layout", ["hdf5", "npz", "neorl2"])
 def test_a_damaged_file_gives_a_dataset_or_our_error(tmp_path: Path, layout: str) -> None:
     log = make_log([5, 3, 7], [True, False, True], stored=True, seed=0)
     path = write(tmp_path / "log", log, layout)
     whole = path.read_bytes()
     rng = np.random.default_rng(0)
-    for number in range(150):
-        damaged = bytearray(whole)
-        for place in rng.integers(len(whole), size=1 + number % 4):
-            damaged[place] = rng.integers(256)
-        end = len(whole) if number % 3 else int(rng.integers(1, len(whole)))
-        path.write_bytes(bytes(damaged[:end]))
-        with contextlib.suppress(UserError):
-            assert len(load_dataset(path, constant_columns="keep")) >= 2
+
+    def damaged() -> Iterator[bytes]:
+        for number in range(150):
+            content = bytearray(whole)
+            for place in rng.integers(len(whole), size=1 + number % 4):
+                content[place] = rng.integers(256)
+            end = len(whole) if number % 3 else int(rng.integers(1, len(whole)))
+            yield bytes(content[:end])
+
+    assert read_each(partial(read_damaged, path), path, damaged()) <= CRASHES
