@@ -80,11 +80,6 @@ def test_lambda_rises_when_the_constraint_is_violated_and_falls_when_it_is_slack
         assert float(cci.dual_step(1.0, slack, 0.1)) == pytest.approx(expected)
 
 
-def test_lambda_holds_still_within_the_spare_slack_and_falls_by_what_is_beyond() -> None:
-    for slack, expected in [(-4.0, 1.4), (0.0, 1.0), (0.3, 1.0), (0.5, 1.0), (2.5, 0.8)]:
-        assert float(cci.dual_step(1.0, slack, 0.1, spare=0.5)) == pytest.approx(expected)
-
-
 def test_lambda_never_falls_below_zero() -> None:
     assert float(cci.dual_step(0.1, 100.0, 0.1)) == 0.0
     # … and leaves zero again as soon as the constraint is violated.

@@ -34,14 +34,12 @@ class Rule:
     epsilon: Annotated[Epsilon, arg(name="epsilon", prefix_name=False)] = "auto"
     """ε, the bound on E[log πβ(a|s)] under the policy. auto: the data's own mean of log πβ, on
     held-out episodes, less `epsilon_margin`."""
-    epsilon_margin: float = 1.0
+    epsilon_margin: float = 2.0
     """How far below the data's own mean log πβ the policy may go, where ε is not given (nats)."""
     lam_start: float | None = None
     """λ before the first step. None: α."""
     lam_rate: float = 1e-5
     """η_λ, step size of the dual update. 0 holds λ where it starts."""
-    spare: float = 0.0
-    """λ holds still while the slack is between 0 and this (nats), and falls by what is beyond."""
     lam_waits: bool = False
     """λ stays where it starts until πθ has met its constraint once, or half the run is over: a
     policy that has not learned to act yet violates it through no fault of λ."""
@@ -53,7 +51,6 @@ def dual(
     epsilon: Epsilon = "auto",
     start: float | None = None,
     rate: float = 1e-5,
-    spare: float = 0.0,
     waits: bool = False,
     slack_steps: int = 1,
 ) -> Rule:
@@ -62,7 +59,6 @@ def dual(
         epsilon=epsilon,
         lam_start=start,
         lam_rate=rate,
-        spare=spare,
         lam_waits=waits,
         slack_steps=slack_steps,
     )
@@ -81,7 +77,7 @@ def log_weight(advantage: ArrayLike, log_beta: ArrayLike, lam: ArrayLike, alpha:
 def effective_share(kappa: float, log_weight_max: float) -> float:
     """E[w]² / E[w²] of w = exp(min(κ z, log_weight_max)), z standard normal.
 
-    The effective sample size, as a share of the rows, of weights by advantages of spread κ α.
+    The effective sample size, as a share of the rows, of weights whose logarithm has the spread κ.
     """
     z = np.linspace(-8.0, 8.0, 2001)
     p = np.exp(-0.5 * z**2)
@@ -100,14 +96,12 @@ def sharpest(share: float, kappa: float, log_weight_max: float) -> float:
     return float(next(leaves))
 
 
-def dual_step(lam: ArrayLike, slack: ArrayLike, rate: float, spare: float = 0.0) -> Array:
+def dual_step(lam: ArrayLike, slack: ArrayLike, rate: float) -> Array:
     """λ ← [λ − η_λ (E[log πβ(a|s)] − ε)]₊ with a ~ πθ(·|s)   (Eq-lambda-descend).
 
-    `slack` is E[log πβ] − ε at actions *sampled from the policy*, not at dataset actions; of it
-    what is between 0 and `spare` moves nothing.
+    `slack` is E[log πβ] − ε at actions *sampled from the policy*, not at dataset actions.
     """
-    slack = jnp.asarray(slack)
-    return jnp.maximum(lam - rate * (slack - jnp.clip(slack, 0.0, spare)), 0.0)
+    return jnp.maximum(lam - rate * jnp.asarray(slack), 0.0)
 
 
 def closed_form(q: ArrayLike, log_beta: ArrayLike, lam: ArrayLike, alpha: float) -> Array:

@@ -191,18 +191,26 @@ class Head:
         log_prob = normal_log_prob(u, p)
         return log_prob if self.kind == "plain" else log_prob - _log_tanh_slope(u)
 
-    def mean_log_prob(self, p: Gaussian) -> Array:
-        """E_{a~π}[log π(a|s)], the negative entropy, of samples as `sample` gives them.
+    def typical_log_prob(self, p: Gaussian, action: Array) -> Array:
+        """log π(a|s), were `action` as far from the mean as samples are in the mean.
 
-        Dimensions are independent, so that one Gauss-Hermite rule along each gives the sum.
+        plain     E_{a~π}[log π(a|s)], of clipped samples
+        squashed  E_u[log N(u; m, σ²)] − log |da/du| at this action
+
+        so that log π less it says how likely an action is, by squashed heads −½ Σ (z² − 1) with
+        z = (u − m)/σ, and nothing of a's units: the Jacobian alone would tell an action near its
+        bounds, where little of a is much of u, from one in the middle. Dimensions are independent,
+        so that one Gauss-Hermite rule along each gives the sum.
         """
         nodes, weights = np.polynomial.hermite_e.hermegauss(QUADRATURE_NODES)
 
         def at(node: Array) -> Array:
-            return self.sample_with_log_prob(p, jnp.full_like(p.mean, node))[1]
+            u = p.mean + jnp.exp(p.log_std) * node
+            return normal_log_prob(jnp.clip(u, -1.0, 1.0) if self.kind == "plain" else u, p)
 
         values = jax.lax.map(at, jnp.asarray(nodes, p.mean.dtype))
-        return jnp.tensordot(jnp.asarray(weights / weights.sum(), values.dtype), values, 1)
+        mean = jnp.tensordot(jnp.asarray(weights / weights.sum(), values.dtype), values, 1)
+        return mean if self.kind == "plain" else mean - _log_tanh_slope(self.unsquash(action))
 
     def log_mass(self, p: Gaussian, action: Array, radius: float) -> Array:
         """log P(|a' − a| ≤ radius in every dimension), a' ~ π(·|s) clipped to the box.

@@ -39,14 +39,14 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_acpo_ends_above_behaviour_cloning(learned: Path, tmp_path: Path) -> None:
     """Cloning every policy an online learner has been returns about 190 from 1,000 steps on. ACPO
-    returned 514, 511, 542 and 485 with seeds 0 to 3 after 4,000 (of 5,000) steps; the margin asked
-    for is about half of the smallest gap, so that other seeds and another CPU's rounding pass.
+    returned 570, 413, 552 and 354 with seeds 0 to 3 after 4,000 steps; the margin asked for is
+    somewhat over half of the smallest gap, so that other seeds and another CPU's rounding pass.
     """
     cloned = trained(tmp_path / "bc", 2_000, "--algorithm", "bc", "--head", "squashed")
     acpo_return, bc_return = (
         pl.read_parquet(run / "evaluations.parquet")["return"].mean() for run in (learned, cloned)
     )
-    assert acpo_return > bc_return + 150
+    assert acpo_return > bc_return + 100
 
 
 def discounted_returns(data: acpo.Dataset, gamma: float) -> np.ndarray:

@@ -75,7 +75,6 @@ def test_a_paper_preset_is_the_papers_table(preset: str) -> None:
     assert algorithm.rule.lam_rate == 1e-5
     assert not algorithm.rule.lam_waits
     assert algorithm.rule.slack_steps == 1
-    assert algorithm.rule.spare == 0
     assert algorithm.rule.epsilon == EPSILON[preset]
     assert first_lambda(algorithm) == pytest.approx(alpha)
 
@@ -88,8 +87,8 @@ def test_where_the_paper_is_silent_its_presets_take_the_plainest_choice(preset: 
         assert algorithm.layer_norm is False
         assert algorithm.reward_scale == 1.0
         assert algorithm.advantage_spread_max is None
+        assert algorithm.weight_spread is None
         assert algorithm.normalize_weights is False
-        assert algorithm.tolerance is None
         assert algorithm.normalize_observations is False
     cloning = make_algorithm("bc", preset)
     assert (cloning.head, cloning.normalize_observations) == ("plain", False)

@@ -84,7 +84,7 @@ def test_epsilon_lies_below_the_held_out_mean_of_the_same_estimator(model: str) 
     # The estimate of a row depends on its latents, and the held-out mean drew others.
     assert p.facts["behavior_held_out_log_prob"] == pytest.approx(log_beta, abs=0.15)
     below = p.facts["behavior_held_out_log_prob"] - p.algorithm.epsilon
-    assert below == pytest.approx(1.0, abs=1e-4)
+    assert below == pytest.approx(p.algorithm.rule.epsilon_margin, abs=1e-4)
 
 
 @pytest.mark.parametrize("model", OTHERS)

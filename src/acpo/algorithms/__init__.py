@@ -142,7 +142,7 @@ def _as_the_paper(algorithm: Any, row: Preset) -> Any:
     if isinstance(algorithm, BC):
         return algorithm
     # Fixed rules keep their λ; the dual one gets the paper's ε, and moves from the first step on.
-    rule = replace(algorithm.rule, epsilon=row.epsilon, spare=0.0, lam_waits=False, slack_steps=1)
+    rule = replace(algorithm.rule, epsilon=row.epsilon, lam_waits=False, slack_steps=1)
     return replace(
         algorithm,
         alpha=row.alpha,
@@ -152,8 +152,8 @@ def _as_the_paper(algorithm: Any, row: Preset) -> Any:
         reward_scale=1.0,
         value_start=0.0,
         advantage_spread_max=None,
+        weight_spread=None,
         normalize_weights=False,
-        tolerance=None,
     )
 
 

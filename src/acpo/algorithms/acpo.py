@@ -39,8 +39,20 @@ from acpo.networks import MLP, Head, HeadKind, TwinQ
 QUARTILES = np.array([25.0, 50.0, 75.0])
 # The quartiles of a normal distribution are this many deviations apart.
 NORMAL_QUARTILES = 1.349
+# More slack than this sharpens no further.
+SLACK_MAX = 2.0
 # However few rows there are, weights that leave this share of them are soft enough.
 SOFT = 0.95
+
+
+def median_and_spread(values: Array) -> tuple[Array, Array]:
+    """The median, and the quartiles' distance in units of a normal's deviation.
+
+    Not mean and deviation, since a few advantages may be far out: in Hopper those just before a
+    fall.
+    """
+    low, middle, high = jnp.percentile(values, QUARTILES)
+    return middle, jnp.maximum((high - low) / NORMAL_QUARTILES, 1e-6)
 
 
 class Trained(NamedTuple):
@@ -58,7 +70,7 @@ class ACPOState(NamedTuple):
     """Running average of the actor; the policy that is evaluated and saved."""
     lam: Array
     slack: Array
-    """E[log πβ] − ε, a running mean."""
+    """E[log πβ] − ε, a running mean; negative where λ is fixed."""
     waits: Array
     """Whether λ still waits for the constraint to be met."""
     optimiser: optax.OptState
@@ -88,16 +100,17 @@ class ACPO(Algorithm):
         "alpha": ABOVE_0,
         "advantage_spread_max": ABOVE_0,
         "effective_rows": NOT_NEGATIVE,
-        "tolerance": NOT_NEGATIVE,
+        "weight_spread": ABOVE_0,
+        "trusted_spread": ABOVE_0,
+        "sharpening": NOT_NEGATIVE,
         "rule.lam_start": NOT_NEGATIVE,
         "rule.lam_rate": NOT_NEGATIVE,
         "rule.slack_steps": COUNT,
-        "rule.spare": NOT_NEGATIVE,
     }
 
     alpha: float = 0.1
     """α, the temperature: scale of A in the weight, and the price of entropy in V's target."""
-    rule: cci.Rule = field(default_factory=lambda: cci.dual(spare=0.5, waits=True, slack_steps=100))
+    rule: cci.Rule = field(default_factory=lambda: cci.dual(waits=True, slack_steps=100))
     """How λ moves."""
     gamma: float = 0.99
     """γ, the discount."""
@@ -124,21 +137,29 @@ class ACPO(Algorithm):
     log_prob_clip: float = 20.0
     """|log π| is clipped here, for πθ in V's target and for πβ in the dual step and the weight."""
     advantage_spread_max: float | None = 2.0
-    """κ: A enters the weight less its median over the batch, and its spread there (the quartiles'
-    distance, in units of a normal's deviation) is at most κ α, so that a few rows do not have all
-    the weight where advantages are large. None: A as it is."""
+    """A enters the weight less its median over the batch, and the spread there of A/α (the
+    quartiles' distance, in units of a normal's deviation) is at most so many times that of log πβ,
+    so that λ has its say also where advantages are large. None: A as it is."""
+    weight_spread: float | None = 12.0
+    """κ: log w_λ is taken less its median over the batch and scaled to this spread before it is
+    clipped. At 12 the better two fifths of the rows count alike and the others hardly, whatever
+    the tails of A are. None: log w_λ as it is."""
+    trusted_spread: float = 2.0
+    """The spread instead of κ where A can be trusted (`trust`): at 2 the better a row is the more
+    it counts."""
+    sharpening: float = 0.45
+    """Every nat by which the policy is within its constraint, up to two, moves the edge of the step
+    out by so many deviations of log w_λ: from the better 35 % of normal rows to 20 % and 10 %. So
+    slack is spent also where λ has no more to give. 0: the edge stays."""
     effective_rows: int = 1_000
-    """On little data κ is lowered until the weights exp(A/α) of normal advantages have an effective
+    """On little data both spreads are lowered until the weights of normal log w_λ have an effective
     sample size of so many rows per dimension of observations and actions, or of 0.95 of all rows.
-    0: κ as it is."""
+    0: they are left."""
     normalize_weights: bool = True
-    """Take log πβ in the weight less its mean at the state, and divide a batch's weights by their
-    mean. Neither changes π*_λ: they stand for its normaliser, which the printed weight leaves out,
-    so that λ does not also choose among states by how narrow πβ is there."""
-    tolerance: float | None = 0.0
-    """Under the dual rule the weight is w^c, c = exp(−(ε − E[log πβ] − tolerance)₊): a policy that
-    is not, or no longer, near where it may be clones all rows alike before it climbs. None: w.
-    Of the clipped w: few advantages far out would have all the weight at a small c otherwise."""
+    """Take log πβ in the weight less what is typical of it at the state, and divide a batch's
+    weights by their mean. They stand for π*_λ's normaliser, which the printed weight leaves out, so
+    that λ does not also choose among states by how narrow πβ is there; nor, with a squashed head,
+    among actions by how near to their bounds they are."""
     log_weight_max: float = 4.6
     """Upper clip of the weight's exponent (4.6: weights up to 100)."""
     value_target: Literal["target", "online"] = "target"
@@ -176,7 +197,7 @@ class ACPO(Algorithm):
         return Head.settled(kind, self.log_std_min, self.log_std_max)
 
     def settled(self, head: HeadKind, log_beta: np.ndarray, size: Size) -> Self:
-        """Its head, κ, and ε where that is auto: the held-out mean of log πβ less a margin.
+        """Its head, its spreads, and an automatic ε: the held-out mean of log πβ less a margin.
 
         log πβ is clipped as it is in the constraint, which could not be met otherwise.
         """
@@ -184,11 +205,15 @@ class ACPO(Algorithm):
         if rule.epsilon == "auto":
             mean = float(np.clip(log_beta, -self.log_prob_clip, self.log_prob_clip).mean())
             rule = replace(rule, epsilon=mean - rule.epsilon_margin)
-        kappa = self.advantage_spread_max
-        if kappa is not None:
-            needed = self.effective_rows * (size.observation_dim + size.action_dim)
-            kappa = cci.sharpest(min(needed / size.rows, SOFT), kappa, self.log_weight_max)
-        return replace(self, head=head, rule=rule, advantage_spread_max=kappa)
+        settled = replace(self, head=head, rule=rule)
+        if self.weight_spread is None:
+            return settled
+        needed = self.effective_rows * (size.observation_dim + size.action_dim)
+        weight_spread, trusted_spread = (
+            cci.sharpest(min(needed / size.rows, SOFT), spread, self.log_weight_max)
+            for spread in (self.weight_spread, self.trusted_spread)
+        )
+        return replace(settled, weight_spread=weight_spread, trusted_spread=trusted_spread)
 
     def init(self, key: Array, spec: Spec) -> ACPOState:
         key_actor, key_value, key_critic = jax.random.split(key, 3)
@@ -247,28 +272,30 @@ class ACPO(Algorithm):
 
     def data_log_beta(self, batch: Batch) -> Array:
         """log πβ of the data's actions as the weight counts it."""
-        log_beta = self.clip(batch.log_beta)
-        return log_beta - self.clip(batch.log_beta_mean) if self.normalize_weights else log_beta
+        typical = batch.log_beta_typical if self.normalize_weights else 0.0
+        return self.clip(batch.log_beta - typical)
 
-    def scaled(self, advantage: Array) -> Array:
-        """A as it enters the weight: less its median over the batch, its spread at most κ α.
-
-        Median and quartiles, since a few advantages may be far out: in Hopper those just before a
-        fall.
-        """
+    def bounded(self, advantage: Array, log_beta: Array) -> Array:
+        """A as it enters the weight: less its median over the batch, its spread bounded."""
         if self.advantage_spread_max is None:
             return advantage
-        bound = self.advantage_spread_max * self.alpha
-        low, middle, high = jnp.percentile(advantage, QUARTILES)
-        spread = (high - low) / NORMAL_QUARTILES
-        shrink = jnp.minimum(bound / jnp.maximum(spread, 1e-6), 1.0)
-        return shrink * (advantage - middle)
+        middle, spread = median_and_spread(advantage)
+        bound = self.advantage_spread_max * self.alpha * median_and_spread(log_beta)[1]
+        return jnp.minimum(bound / spread, 1.0) * (advantage - middle)
 
-    def trust(self, slack: Array) -> Array | float:
-        """c, the power of the weight: less, the further the policy's own actions violate ε."""
-        if self.rule.lam_rate == 0 or self.tolerance is None:
-            return 1.0
-        return jnp.exp(jnp.minimum(slack + self.tolerance, 0.0))
+    def trust(self, advantage: Array, between: Array) -> Array:
+        """The fourth power of the share of A's variance that is not V's error: within [0, 1].
+
+        B = Q(s,a) − Q(s,ã), ã ~ πθ, compares actions of one state as A = Q(s,a) − V(s) does. V's
+        error is in A alone, ã's noise in B alone, so that the share is Cov(A, B) / Var(A), with
+        4 Cov(A, B) = Var(A + B) − Var(A − B) and spreads for deviations. Where it is small, the
+        rows with the greatest A are not the best ones.
+        """
+        together, apart, alone = (
+            median_and_spread(x)[1] ** 2
+            for x in (advantage + between, advantage - between, advantage)
+        )
+        return jnp.clip((together - apart) / (4 * alone), 0.0, 1.0) ** 4
 
     # --- losses ---------------------------------------------------------------------------------
 
@@ -287,20 +314,47 @@ class ACPO(Algorithm):
         return loss, {"critic/loss": loss, "critic/q": q.mean()}
 
     def policy_loss(
-        self, log_pi: Array, advantage: Array, log_beta: Array, lam: Array, c: Array | float = 1.0
+        self,
+        log_pi: Array,
+        advantage: Array,
+        log_beta: Array,
+        lam: Array,
+        trust: Array | float = 0.0,
+        slack: Array | float = 0.0,
     ) -> tuple[Array, Metrics]:
-        """−J^CCI = −E_D[w_λ(s,a)^c log πθ(a|s)]   (Eq-CCI-Obj, where c = 1)."""
-        log_weight = c * self.log_weight(advantage, log_beta, lam)
+        """−J^CCI = −E_D[w_λ(s,a) log πθ(a|s)]   (Eq-CCI-Obj)."""
+        log_weight = self.log_weight(advantage, log_beta, lam, trust, slack)
         if self.normalize_weights:
             log_weight = jax.nn.log_softmax(log_weight) + np.log(len(log_weight))
         weight = jnp.exp(log_weight)
         loss = -jnp.mean(jax.lax.stop_gradient(weight) * log_pi)
         return loss, {"policy/loss": loss}
 
-    def log_weight(self, advantage: Array, log_beta: Array, lam: Array) -> Array:
-        """log w_λ, clipped from above before it is exponentiated."""
+    def log_weight(
+        self,
+        advantage: Array,
+        log_beta: Array,
+        lam: Array,
+        trust: Array | float = 0.0,
+        slack: Array | float = 0.0,
+    ) -> Array:
+        """log w_λ, scaled and clipped from above before it is exponentiated.
+
+        It is scaled to two spreads, one by which rows are but ordered and one by which they are
+        weighed, and of the two clipped exponents the mean is taken, by `trust` of the second.
+        `slack` moves the clip of the first.
+        """
         exponent = cci.log_weight(advantage, log_beta, lam, self.alpha)
-        return jnp.minimum(exponent, self.log_weight_max)
+        if self.weight_spread is None:
+            return jnp.minimum(exponent, self.log_weight_max)
+        middle, spread = median_and_spread(exponent)
+        z = (exponent - middle) / spread
+        further = self.sharpening * jnp.clip(slack, 0.0, SLACK_MAX)
+        ordered = jnp.minimum(
+            self.weight_spread * z, self.log_weight_max + self.weight_spread * further
+        )
+        weighed = jnp.minimum(self.trusted_spread * z, self.log_weight_max)
+        return ordered + trust * (weighed - ordered)
 
     # --- one step -------------------------------------------------------------------------------
 
@@ -321,7 +375,7 @@ class ACPO(Algorithm):
             if self.rule.lam_rate > 0:
                 slack += (log_beta.mean() - self.epsilon - slack) / self.rule.slack_steps
                 waits &= (slack < 0) & (2 * state.schedule.step < state.schedule.total)
-                moved = cci.dual_step(lam, slack, self.rule.lam_rate, self.rule.spare)
+                moved = cci.dual_step(lam, slack, self.rule.lam_rate)
                 lam = jnp.where(waits, lam, moved)
 
             v = trained.value(batch.observations)[..., 0]
@@ -329,7 +383,9 @@ class ACPO(Algorithm):
             q = trained.critic(batch.observations, batch.actions)
             bootstrap = state.target if self.value_target == "target" else trained.critic
             sampled_q = jax.lax.stop_gradient(bootstrap(batch.observations, actions))
-            advantage = jax.lax.stop_gradient(q.min(axis=0) - v)
+            data_q = jax.lax.stop_gradient(q.min(axis=0))
+            advantage = data_q - jax.lax.stop_gradient(v)
+            data_log_beta = self.data_log_beta(batch)
 
             value_loss, value_metrics = self.value_loss(v, sampled_q, log_pi)
             critic_loss, critic_metrics = self.critic_loss(
@@ -337,10 +393,11 @@ class ACPO(Algorithm):
             )
             policy_loss, policy_metrics = self.policy_loss(
                 head.log_prob(policy, batch.actions),
-                self.scaled(advantage),
-                self.data_log_beta(batch),
+                self.bounded(advantage, data_log_beta),
+                data_log_beta,
                 lam,
-                self.trust(slack),
+                self.trust(advantage, data_q - sampled_q.min(axis=0)),
+                slack,
             )
             metrics = {
                 **value_metrics,
@@ -377,9 +434,16 @@ class ACPO(Algorithm):
         v = value(batch.observations)[..., 0]
         q = critic(batch.observations, batch.actions)
         advantage = q.min(axis=0) - v
-        log_weight = self.log_weight(self.scaled(advantage), self.data_log_beta(batch), state.lam)
-        weight = jnp.exp(self.trust(state.slack) * log_weight)
+        data_log_beta = self.data_log_beta(batch)
+        bootstrap = state.target if self.value_target == "target" else critic
+        sampled_q = bootstrap(batch.observations, actions)
+        trust = self.trust(advantage, q.min(axis=0) - sampled_q.min(axis=0))
+        log_weight = self.log_weight(
+            self.bounded(advantage, data_log_beta), data_log_beta, state.lam, trust, state.slack
+        )
+        weight = jnp.exp(log_weight)
         metrics = {
+            "weights/trust": trust,
             "weights/clipped": jnp.mean(log_weight >= self.log_weight_max),
             "weights/effective_sample_size": jnp.sum(weight) ** 2
             / (len(weight) * jnp.sum(weight**2) + 1e-30),

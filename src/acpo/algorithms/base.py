@@ -40,9 +40,9 @@ class Batch(NamedTuple):
     """Transitions (s, a, r, s', terminal), stacked on the first axis.
 
     `terminals` is 1.0 only where the environment truly ended; a time limit is 0.0. `log_beta` is
-    log πβ(a|s), `log_beta_mean` its mean over a ~ πβ(·|s), and `behavior` what πβ is known by: per
-    row the parameters of πβ(·|s), or for all rows its weights where no parameters can stand for
-    them. All are None for algorithms without πβ.
+    log πβ(a|s), `log_beta_typical` what is typical of it at s (`Density.typical_log_prob`), and
+    `behavior` what πβ is known by: per row the parameters of πβ(·|s), or for all rows its weights
+    where no parameters can stand for them. All are None for algorithms without πβ.
     """
 
     observations: Array
@@ -52,7 +52,7 @@ class Batch(NamedTuple):
     terminals: Array
     behavior: Any = None
     log_beta: Any = None
-    log_beta_mean: Any = None
+    log_beta_typical: Any = None
 
 
 class About(NamedTuple):

@@ -39,8 +39,9 @@ class Density(Protocol):
     def sample(self, net: Any, observations: Array, key: Array) -> Array:
         """One action per state."""
 
-    def mean_log_prob(self, net: Any, observations: Array, key: Array) -> Array:
-        """[rows] E_{a~πβ(·|s)}[log πβ(a|s)], by a few samples unless there is a closed form."""
+    def typical_log_prob(self, net: Any, observations: Array, actions: Array, key: Array) -> Array:
+        """[rows] What log πβ(a|s) is compared with to say how likely a is at s: here its mean over
+        a few samples of πβ(·|s)."""
 
         def once(key: Array) -> Array:
             key_action, key_estimate = jax.random.split(key)

@@ -69,8 +69,8 @@ class Behavior(NamedTuple):
         return int(self.state.step)
 
     def annotate(self, observations: np.ndarray, actions: np.ndarray, first: int = 0) -> np.ndarray:
-        """Per row: the parameters of πβ(·|s), if it has them, log πβ(a|s), and its mean over
-        a ~ πβ(·|s). float32.
+        """Per row: the parameters of πβ(·|s), if it has them, log πβ(a|s), and what is typical of
+        it at s. float32.
 
         `first` is the number of the first row, which decides the latents of an estimate.
         """
@@ -153,12 +153,13 @@ def _parts(rows: int, at_once: int) -> Iterator[slice]:
 def _annotation(
     net: Any, observations: Array, actions: Array, rows: Array, density: Density
 ) -> Array:
-    def mean(observation: Array, row: Array) -> Array:
-        return density.mean_log_prob(net, observation[None], jax.random.fold_in(_key(row), 1))
+    def typical(observation: Array, action: Array, row: Array) -> Array:
+        key = jax.random.fold_in(_key(row), 1)
+        return density.typical_log_prob(net, observation[None], action[None], key)
 
     found = [
         _log_prob(net, observations, actions, rows, density),
-        jax.vmap(mean)(observations, rows),
+        jax.vmap(typical)(observations, actions, rows),
     ]
     if isinstance(density, Exact):
         found.insert(0, density.parameters(net, observations))

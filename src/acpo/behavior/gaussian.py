@@ -36,8 +36,8 @@ class GaussianDensity(Exact):
     def log_prob_given(self, parameters: Array, actions: Array) -> Array:
         return self.head.log_prob(_gaussian(parameters), actions)
 
-    def mean_log_prob(self, net: MLP, observations: Array, key: Array) -> Array:
-        return self.head.mean_log_prob(self.head.parameters(net(observations)))
+    def typical_log_prob(self, net: MLP, observations: Array, actions: Array, key: Array) -> Array:
+        return self.head.typical_log_prob(self.head.parameters(net(observations)), actions)
 
     def sample_given(self, parameters: Array, key: Array) -> Array:
         gaussian = _gaussian(parameters)

@@ -74,7 +74,7 @@ class Layout(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Columns of a packed row: s, s', a, r, terminal; πβ's parameters, log πβ and its mean."""
+        """Columns of a row: s, s', a, r, terminal; πβ's parameters, log πβ and what is typical."""
         density = self.behavior_dim + 2 if self.has_density else 0
         return 2 * self.observation_dim + self.action_dim + 2 + density
 
