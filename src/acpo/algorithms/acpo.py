@@ -161,7 +161,7 @@ class ACPO(Algorithm):
     that λ does not also choose among states by how narrow πβ is there; nor, with a squashed head,
     among actions by how near to their bounds they are."""
     log_weight_max: float = 4.6
-    """Upper clip of the weight's exponent (4.6: weights up to 100)."""
+    """Upper clip of the weight's exponent (4.6: weights up to 100), before slack raises it."""
     value_target: Literal["target", "online"] = "target"
     """Which critics V's target takes the minimum of."""
     layer_norm: bool = True
