@@ -48,6 +48,7 @@ def make(**changes: Any) -> MCQ:
         "lam": 0.3,
         "samples": N,
         "floor": None,
+        "margin": None,
         "alpha": None,
     }
     return MCQ(**{**fields, **changes})
@@ -197,8 +198,31 @@ def test_floor_bounds_the_pseudo_targets_and_can_be_left_out() -> None:
     q, drawn = jnp.zeros((2, ROWS)), jnp.zeros((2, N, 2 * ROWS))
     proposed = jnp.broadcast_to(jnp.float32(low), drawn.shape)
     for floor in (None, 0.0, 0.5):
-        _, metrics = make(floor=floor).critic_loss(q, make_batch(), q[0], drawn, proposed)
+        losses = make(floor=floor).critic_loss(q, make_batch(), q[0], drawn, proposed, drawn[0])
+        _, metrics = losses
         assert_close(metrics["critic/q_proposed"], pseudo_targets(floor).mean(), rtol=1e-5)
+
+
+def test_a_margin_presses_down_only_what_is_above_it_and_far_from_the_proposed_action() -> None:
+    """By loops over critics, draws and states, against the update as a whole."""
+    margin = 0.05
+    _, metrics = make(margin=margin).update(start(), make_batch(), KEY)
+    b, trained, best = doubles(make_batch()), doubles(start().trained), pseudo_targets(None)
+    states, actions = drawn()
+    known = np.array(both_q(trained.critic, b.observations, b.actions)) - bellman_targets()
+    total, met = 0.3 * np.mean(known**2, axis=1).sum(), set()
+    for k, drawn_actions in enumerate(actions):
+        inputs = np.concatenate([states, noise().latents[:, k]], axis=1)
+        proposed = np.tanh(forward(trained.vae.decoder, inputs))
+        for q in both_q(trained.critic, states, drawn_actions):
+            for i in range(2 * ROWS):
+                far = np.sum((drawn_actions[i] - proposed[i]) ** 2) >= 0.1
+                above = q[i] - (best[i] - margin)
+                met.add((bool(far), bool(above > 0)))
+                if far and above > 0:
+                    total += 0.7 * above**2 / (N * 2 * ROWS)
+    assert met >= {(False, True), (True, False), (True, True)}, "else a case is not felt here"
+    assert_close(metrics["critic/loss"], total, rtol=1e-5)
 
 
 def test_given_temperature_stays() -> None:
@@ -218,7 +242,7 @@ def test_q_of_the_policys_actions_comes_to_the_best_of_the_proposed_ones() -> No
     drawn_q = jnp.float32(rng.normal(size=(2, N, 2 * ROWS)))
 
     def loss(drawn_q: jax.Array) -> jax.Array:
-        return make().critic_loss(q, make_batch(), q[0], drawn_q, proposed)[0]
+        return make().critic_loss(q, make_batch(), q[0], drawn_q, proposed, drawn_q[0])[0]
 
     count = N * 2 * ROWS
     drawn_q = drawn_q - count / (2 * 0.7) * jax.grad(loss)(drawn_q)  # Newton's step
@@ -258,6 +282,7 @@ def test_q_of_the_policys_actions_nears_its_target_from_either_side(slope: float
         ("lam", 1.5, "--lam"),
         ("samples", 0, "--samples"),
         ("alpha", 0.0, "--alpha"),
+        ("margin", -1.0, "--margin"),
     ],
 )
 def test_impossible_settings_are_refused_by_name(field: str, value: float, flag: str) -> None:
