@@ -46,7 +46,7 @@ def small(name: str) -> Any:
     config = ALGORITHMS[name]
     changes: dict[str, Any] = {
         **{"hidden": (8, 8), "vae_hidden": (8, 8), "batch_size": 16, "gamma": 0.5, "tau": 0.1},
-        **{"critics": 3, "samples": 2, "cloning_steps": 20, "diffusion_steps": 3, "average": 0.1},
+        **{"critics": 3, "samples": 2, "cloning": 0.5, "diffusion_steps": 3, "average": 0.1},
     }
     if hasattr(config, "behavior"):
         model = config.behavior.model

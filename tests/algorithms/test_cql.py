@@ -32,13 +32,13 @@ from acpo.networks import MLP, TwinQ
 
 N = 4
 KEY = jax.random.key(7)
-PLAIN: dict[str, Any] = {"cloning_steps": 0}
+PLAIN: dict[str, Any] = {"cloning": 0.0}
 # Whatever the first case has not: a multiplier, the plain sum, entropy in the target, cloning.
 OTHER: dict[str, Any] = {
     "target_gap": 3.0,
     "importance_sampled": False,
     "backup_entropy": True,
-    "cloning_steps": 5,
+    "cloning": 0.5,
 }
 
 
@@ -237,7 +237,7 @@ def test_q_falls_below_the_data_where_the_data_has_no_actions() -> None:
         ("weight", -1.0, "--weight"),
         ("target_gap", -1.0, "--target-gap"),
         ("samples", 0, "--samples"),
-        ("cloning_steps", -1, "--cloning-steps"),
+        ("cloning", 1.0, "--cloning"),
     ],
 )
 def test_impossible_settings_are_refused_by_name(field: str, value: float, flag: str) -> None:

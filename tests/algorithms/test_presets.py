@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 import acpo
-from acpo.algorithms import ALGORITHMS, find_preset, make_algorithm
+from acpo.algorithms import ALGORITHMS, choose, find_preset, make_algorithm
 from acpo.algorithms.acpo import ACPO
 from acpo.algorithms.base import Spec
 from acpo.algorithms.bc import BC
@@ -177,6 +177,29 @@ def test_by_default_a_task_has_its_own_evaluation_and_reward_but_our_algorithm()
     for words in ([], ["mine.hdf5"], ["neorl2/DMSD"]):
         arguments = parse(words)
         assert (arguments.training, arguments.data) == (TrainConfig(), DataOptions())
+
+
+@pytest.mark.parametrize(
+    ("methods", "reward"),
+    [
+        ("acpo awac inac wbc bc td3_bc iql eql spot mcq dtql swg", "reward - 1"),
+        ("cql", "4*reward - 2"),
+        ("bcq edac", None),
+    ],
+)
+def test_in_antmaze_a_method_learns_from_the_reward_of_its_own_source(
+    methods: str, reward: str | None
+) -> None:
+    for method in methods.split():
+        assert choose(method, "default", "d4rl/antmaze-umaze-v2").relabel == reward
+        if not isinstance(ALGORITHMS[method], ACPO | BC):
+            assert choose(method, "antmaze").relabel == reward, "a suite by name is no other"
+
+
+def test_where_rewards_may_be_negative_mcq_has_no_floor() -> None:
+    for preset in ("antmaze", "neorl2", "antmaze-umaze-v2", "DMSD"):
+        assert make_algorithm("mcq", preset).floor is None
+    assert make_algorithm("mcq").floor == 0.0
 
 
 def test_help_shows_the_numbers_of_the_preset(capsys: pytest.CaptureFixture[str]) -> None:

@@ -172,7 +172,7 @@ def _as_its_authors(algorithm: Any, preset: str, dataset: str | None) -> Choice:
     if asked in tasks:
         fields |= algorithm.settings.get(tasks[asked].suite, {})
     fields |= algorithm.settings.get(asked, {})
-    relabel = fields.pop("relabel", row.relabel if row else None)
+    relabel = fields.pop("relabel", None)
     return Choice(replace(algorithm, **fields), relabel, row.episodes if row else None)
 
 

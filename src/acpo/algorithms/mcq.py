@@ -74,14 +74,16 @@ class MCQ(Soft):
         source="dmksjfl/MCQ, MCQ_config.py and README; NeoRL2's logs",
     )
     # λ is 0.7 in the authors' config and 0.9 in the README's command, which is for the task below.
-    # The margin and where it holds are in the authors' code (MCQ.py), not in the paper. They ran neither AntMaze nor Kitchen. NeoRL2: of each task's runs (polixir/NeoRL2,
-    # benchmark/results/*-mcq) the setting of the best mean, which is the one that benchmark
-    # reports; rewards there may be negative, where a floor would raise Q.
+    # The margin and its tasks are in the authors' code (MCQ.py) alone. They ran neither AntMaze,
+    # where OfflineRL-Kit's run_mcq.py has its reward and no floor, nor Kitchen. NeoRL2: of each
+    # task's runs (polixir/NeoRL2, benchmark/results/*-mcq) the setting of the best mean, which is
+    # the one that benchmark reports. Where rewards are negative a floor would raise Q.
     settings: ClassVar[dict[str, dict[str, Any]]] = {
         "hopper-medium-v2": {"margin": 5.0},
         "hopper-medium-replay-v2": {"lam": 0.9},
         "hopper-medium-expert-v2": {"margin": 5.0},
         "halfcheetah-medium-expert-v2": {"margin": 5.0},
+        "antmaze": {"floor": None, "relabel": "reward - 1"},
         "neorl2": {"floor": None},
         "DMSD": {"lam": 0.95, "alpha": 0.2},
         "Fusion": {"lam": 0.95},

@@ -18,7 +18,7 @@ from acpo.bench import speed
 PEERS = ("td3_bc", "iql", "cql", "bcq", "awac")
 PRODUCT = "dot_general"
 # Phases at the start of a run in which a method does less than afterwards.
-PHASES = {"critic_share": 0.0, "pretraining": 0.0, "cloning_steps": 0}
+PHASES = {"critic_share": 0.0, "pretraining": 0.0, "cloning": 0.0}
 
 
 def configured(name: str) -> Any:
