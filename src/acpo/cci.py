@@ -11,6 +11,7 @@ Pure functions of arrays, nothing else.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -86,14 +87,14 @@ def effective_share(kappa: float, log_weight_max: float) -> float:
     return float((p @ w) ** 2 / ((p @ w**2) * p.sum()))
 
 
-def sharpest(share: float, kappa: float, log_weight_max: float) -> float:
-    """`kappa` where it leaves that share of the rows, else the largest spread below that does.
+def largest(top: float, fits: Callable[[float], bool]) -> float:
+    """`top` where it fits, else the largest number below that does, down to 0.
 
-    To two decimals, tried one by one: where the weights' clip bites, the share rises again with κ.
+    To two decimals, tried one by one: the effective share does not fall steadily with κ, but rises
+    again where the weights' clip bites.
     """
-    softer = np.arange(0.01, kappa, 0.01).round(2)[::-1]
-    leaves = (k for k in (kappa, *softer) if effective_share(k, log_weight_max) >= share)
-    return float(next(leaves))
+    below = np.arange(0.0, top, 0.01).round(2)[::-1]
+    return float(next((x for x in (top, *below) if fits(x)), 0.0))
 
 
 def dual_step(lam: ArrayLike, slack: ArrayLike, rate: float) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -482,6 +483,26 @@ def test_weights_on_few_rows_are_softer() -> None:
     assert settled(30_300).trusted_spread == pytest.approx(np.sqrt(np.log(30.3 / 12)), abs=0.01)
 
 
+def test_slack_sharpens_no_further_than_the_rows_allow() -> None:
+    z = np.random.default_rng(0).normal(size=400_000)
+
+    def settled(rows: int) -> ACPO:
+        config = make(weight_spread=12.0, log_weight_max=4.6, sharpening=0.45, effective_rows=1_000)
+        return config.settled("plain", np.zeros(1), Size(rows, 11, 3))
+
+    def effective(config: ACPO) -> float:
+        """Rows, at all the slack that counts."""
+        weight = np.exp(12.0 * np.minimum(z, 4.6 / 12.0 + 2.0 * config.sharpening))
+        return float(weight.mean() ** 2 / (weight**2).mean())
+
+    assert settled(1_000_000).sharpening == settled(114_000).sharpening == 0.45
+    few = settled(50_000)
+    assert few.weight_spread == 12.0
+    assert 0.0 < few.sharpening < 0.45
+    assert effective(few) == pytest.approx(14_000 / 50_000, abs=0.005)
+    assert effective(settled(114_000)) > 14_000 / 114_000
+
+
 def test_the_exponent_is_clipped_before_it_could_overflow() -> None:
     config = make(alpha=0.1, log_weight_max=2.0)
     advantage = jnp.array([1e30, 1e4, -1e30])
@@ -732,6 +753,24 @@ def test_targets_begin_as_the_critics() -> None:
 
 
 # --- diagnostics --------------------------------------------------------------------------------
+
+
+def test_diagnostics_count_the_rows_beyond_the_edge_wherever_slack_has_moved_it() -> None:
+    config = replace(VARIANTS["slack that sharpens"], sharpening=0.5)
+    batch = make_batch()
+    found = {}
+    for slack in (0.0, 1.0, 2.0):
+        state = start(config)._replace(slack=jnp.float32(slack))
+        found[slack] = jax.jit(config.diagnose)(state, batch, jax.random.key(10))
+        ref = Reference.of(config, state)
+        b = jax.tree.map(lambda x: np.asarray(x, np.float64), batch)
+        q = np.minimum(*both_q(ref.nets["critic"], b.observations, b.actions))
+        advantage = q - forward(ref.nets["value"], b.observations)[:, 0]
+        exponent = advantage / 0.4 + (0.7 - 0.4) / 0.4 * (b.log_beta - b.log_beta_typical)
+        z = 1.349 * (exponent - np.median(exponent)) / quartile_range(exponent)
+        beyond = (5.0 * z > 1.0 + 5.0 * 0.5 * slack).mean()
+        assert float(found[slack]["weights/clipped"]) == pytest.approx(beyond)
+    assert found[2.0]["weights/clipped"] < found[0.0]["weights/clipped"]
 
 
 def test_diagnostics_measure_the_weights_and_the_advantage() -> None:

@@ -33,7 +33,7 @@ from harness import StopsAt
 CHUNK, STEPS = 20, 40
 LONG = 400
 # What a method minimises first of all; with a short horizon its target soon stands still.
-OBJECTIVE = {"bc": "policy/loss"}
+OBJECTIVES = {"bc": ("policy/loss",), "swg": ("critic/loss", "denoiser/loss")}
 
 
 @cache
@@ -47,6 +47,7 @@ def small(name: str) -> Any:
     changes: dict[str, Any] = {
         **{"hidden": (8, 8), "vae_hidden": (8, 8), "batch_size": 16, "gamma": 0.5, "tau": 0.1},
         **{"critics": 3, "samples": 2, "cloning": 0.5, "diffusion_steps": 3, "average": 0.1},
+        "critic_share": 0.3,  # its phases end with a chunk
     }
     if hasattr(config, "behavior"):
         model = config.behavior.model
@@ -105,8 +106,11 @@ def test_an_update_preserves_structure_shapes_and_types(name: str) -> None:
 def test_it_improves_its_own_objective_on_the_built_in_data(name: str) -> None:
     run = trained_long(name)
     assert np.isfinite(run.metrics.to_numpy()).all()
-    course = run.metrics[OBJECTIVE.get(name, "critic/loss")].to_numpy()
-    assert course[-5:].mean() < course[:2].mean() - 0.05 * np.abs(course[:2]).mean()
+    for objective in OBJECTIVES.get(name, ("critic/loss",)):
+        course = run.metrics[objective].to_numpy()
+        course = course[course != 0]  # what rests is reported as 0
+        assert len(course) >= 6
+        assert course[-3:].mean() < course[:2].mean() - 0.05 * np.abs(course[:2]).mean()
 
 
 def test_training_moves_every_weight_of_the_policy(name: str) -> None:

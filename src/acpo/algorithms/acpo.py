@@ -7,6 +7,7 @@ InAC and practical wBC are this file with another rule for λ.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import ClassVar, Literal, NamedTuple, Self
 
 import jax
@@ -152,9 +153,9 @@ class ACPO(Algorithm):
     out by so many deviations of log w_λ: from the better 35 % of normal rows to 20 % and 10 %. So
     slack is spent also where λ has no more to give. 0: the edge stays."""
     effective_rows: int = 1_000
-    """On little data both spreads are lowered until the weights of normal log w_λ have an effective
-    sample size of so many rows per dimension of observations and actions, or of 0.95 of all rows.
-    0: they are left."""
+    """On little data both spreads and the sharpening are lowered until the weights of normal log
+    w_λ have an effective sample size of so many rows per dimension of observations and actions, or
+    of 0.95 of all rows. 0: they are left."""
     normalize_weights: bool = True
     """Take log πβ in the weight less what is typical of it at the state, and divide a batch's
     weights by their mean. They stand for π*_λ's normaliser, which the printed weight leaves out, so
@@ -209,11 +210,19 @@ class ACPO(Algorithm):
         if self.weight_spread is None:
             return settled
         needed = self.effective_rows * (size.observation_dim + size.action_dim)
-        weight_spread, trusted_spread = (
-            cci.sharpest(min(needed / size.rows, SOFT), spread, self.log_weight_max)
-            for spread in (self.weight_spread, self.trusted_spread)
+        share = min(needed / size.rows, SOFT)
+
+        def leaves_enough(kappa: float, sharpening: float = 0.0) -> bool:
+            edge = self.log_weight_max + kappa * sharpening * SLACK_MAX
+            return cci.effective_share(kappa, edge) >= share
+
+        kappa = cci.largest(self.weight_spread, leaves_enough)
+        return replace(
+            settled,
+            weight_spread=kappa,
+            trusted_spread=cci.largest(self.trusted_spread, leaves_enough),
+            sharpening=cci.largest(self.sharpening, partial(leaves_enough, kappa)),
         )
-        return replace(settled, weight_spread=weight_spread, trusted_spread=trusted_spread)
 
     def init(self, key: Array, spec: Spec) -> ACPOState:
         key_actor, key_value, key_critic = jax.random.split(key, 3)
@@ -349,12 +358,16 @@ class ACPO(Algorithm):
             return jnp.minimum(exponent, self.log_weight_max)
         middle, spread = median_and_spread(exponent)
         z = (exponent - middle) / spread
-        further = self.sharpening * jnp.clip(slack, 0.0, SLACK_MAX)
-        ordered = jnp.minimum(
-            self.weight_spread * z, self.log_weight_max + self.weight_spread * further
-        )
+        ordered = jnp.minimum(self.weight_spread * z, self.edge(slack))
         weighed = jnp.minimum(self.trusted_spread * z, self.log_weight_max)
         return ordered + trust * (weighed - ordered)
+
+    def edge(self, slack: Array | float) -> Array | float:
+        """Where the exponent is clipped: slack moves that out, if there is a step to sharpen."""
+        if self.weight_spread is None:
+            return self.log_weight_max
+        further = self.sharpening * jnp.clip(slack, 0.0, SLACK_MAX)
+        return self.log_weight_max + self.weight_spread * further
 
     # --- one step -------------------------------------------------------------------------------
 
@@ -438,13 +451,12 @@ class ACPO(Algorithm):
         bootstrap = state.target if self.value_target == "target" else critic
         sampled_q = bootstrap(batch.observations, actions)
         trust = self.trust(advantage, q.min(axis=0) - sampled_q.min(axis=0))
-        log_weight = self.log_weight(
-            self.bounded(advantage, data_log_beta), data_log_beta, state.lam, trust, state.slack
-        )
-        weight = jnp.exp(log_weight)
+        inputs = (self.bounded(advantage, data_log_beta), data_log_beta, state.lam)
+        ordered = self.log_weight(*inputs, slack=state.slack)
+        weight = jnp.exp(self.log_weight(*inputs, trust, state.slack))
         metrics = {
             "weights/trust": trust,
-            "weights/clipped": jnp.mean(log_weight >= self.log_weight_max),
+            "weights/clipped": jnp.mean(ordered >= self.edge(state.slack)),
             "weights/effective_sample_size": jnp.sum(weight) ** 2
             / (len(weight) * jnp.sum(weight**2) + 1e-30),
             "advantage/mean": advantage.mean(),
