@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -118,17 +118,28 @@ def closed_form(q: ArrayLike, log_beta: ArrayLike, lam: ArrayLike, alpha: float)
 
 # The paper's "practical wBC": λ so far above α that πβ's term outweighs the advantage's.
 WBC_MULTIPLE = 100.0
-_DENSITY_TOLERANCE = 0.05
+
+
+class Regime(NamedTuple):
+    """What λ stands for up to `top`·α."""
+
+    top: float
+    name: str
+    words: str
+
+
+# The paper's table has the points 0 and α; what is as near to them as this is called the same.
+REGIMES = (
+    Regime(0.01, "support", "support constraint"),
+    Regime(0.95, "support to density", "between support and density constraint"),
+    Regime(1.05, "density", "KL-density constraint"),
+    Regime(
+        WBC_MULTIPLE, "density to wBC", "between density constraint and weighted behaviour cloning"
+    ),
+    Regime(float("inf"), "practical wBC", "practical weighted behaviour cloning"),
+)
 
 
 def regime(lam: float, alpha: float) -> str:
     """The constraint that λ stands for, in words (Tab-CCI-Lambda)."""
-    if lam <= 1e-3 * alpha:
-        return "support constraint"
-    if abs(lam - alpha) <= _DENSITY_TOLERANCE * alpha:
-        return "KL-density constraint"
-    if lam < alpha:
-        return "between support and density constraint"
-    if lam < WBC_MULTIPLE * alpha:
-        return "between density constraint and weighted behaviour cloning"
-    return "practical weighted behaviour cloning"
+    return next(regime.words for regime in REGIMES if lam < regime.top * alpha)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,16 @@ def test_a_name_tells_objective_settings_and_source(
     assert "antmaze: lam 0.25, actor-learning-rate 0.0001" in printed
     same = "antmaze-medium-diverse-v2, antmaze-large-play-v2, antmaze-large-diverse-v2: lam 0.025"
     assert same in printed
+
+
+def test_what_is_left_open_is_told_where_it_says_something(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert "neorl2: floor None" in told(capsys, "mcq")
+    assert "reward-scale auto" in told(capsys, "iql")
+    for name in ("swg", "dtql"):  # objectives of two lines
+        assert "objective min_θ" in told(capsys, name)
+        assert re.search(r"objective .*\. family", told(capsys, name))
 
 
 def test_speed_is_shown_where_it_was_measured(

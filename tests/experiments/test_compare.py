@@ -9,8 +9,11 @@ import polars as pl
 import pytest
 
 import acpo
+from acpo.algorithms import ALGORITHMS
 from acpo.algorithms.acpo import ACPO
 from acpo.algorithms.bc import BC
+from acpo.behavior.config import BehaviorConfig
+from acpo.cci import REGIMES
 from acpo.cli import main
 from acpo.commands.compare import parse
 from acpo.data.combine import relabel
@@ -70,8 +73,14 @@ def test_compare_writes_table_picture_and_page_and_goes_on_where_it_stopped(
     assert "<td>acpo</td>" in page
     assert (tmp_path / "c/comparison.png").stat().st_size > 10_000
     # bc is the fifth of the figure's methods and acpo the first, in whatever order they are given.
-    lines = comparison.draw(found).axes[0].lines
-    assert [line.get_color() for line in lines[:2]] == ["C4", "C0"]
+    left, right = comparison.draw(found).axes
+    assert [line.get_color() for line in left.lines[:2]] == ["C4", "C0"]
+    # Whatever stands beside the figure's bands is what the table calls them.
+    assert [text.get_text() for text in right.texts] == [r.name for r in REGIMES[:4]]
+    # All fifteen methods can be told apart.
+    many = {**found, "methods": dict.fromkeys(ALGORITHMS, found["methods"]["bc"])}
+    lines = comparison.draw(many).axes[0].lines[:-1]
+    assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == len(ALGORITHMS)
     assert "the data" in capsys.readouterr().out
     assert shared.is_dir()
     # Kept as tables alone, it is shown again and nothing is trained.
@@ -92,6 +101,39 @@ def test_another_density_or_other_data_is_fitted_in_another_folder(hopper_file):
     digests = {_digest(data, config), *(_digest(*other) for other in others)}
     assert len(digests) == 4
     assert _digest(data, replace(config, gamma=0.9)) == _digest(data, config)
+
+
+def test_each_method_finds_the_density_it_asks_for(hopper_file):
+    """Cloning compares two Gaussian heads whatever πβ is; SPOT's CVAE is not ACPO's."""
+    data = acpo.load_dataset(hopper_file)
+    config = ACPO(behavior=BehaviorConfig("cvae-elbo", beta=0.3))
+    bc, spot, awac = (configured(name, config).algorithm for name in ("bc", "spot", "awac"))
+    assert bc.behavior == BehaviorConfig("gaussian")
+    assert awac.behavior == config.behavior
+    assert _digest(data, awac) == _digest(data, config) != _digest(data, spot)
+    plain = configured("bc", ACPO()).algorithm
+    assert _digest(data, plain) == _digest(data, ACPO()), "one fit serves both"
+
+
+def test_a_method_that_diverges_is_named_and_the_others_are_compared(
+    tmp_path, monkeypatch, capsys, hopper_file
+):
+    words = ["compare", str(hopper_file), "--methods", "acpo,bc", "--seeds", "1", *TINY]
+    words += ["--out", str(tmp_path / "c"), "--report"]
+    monkeypatch.setattr(ACPO, "q_range", lambda self, rewards: (-1e-9, 1e-9))
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert "acpo has no result. Q diverged: at step 10" in captured.err
+    assert "diverged" in captured.out
+    found = json.loads((tmp_path / "c/comparison.json").read_text())
+    assert list(found["methods"]) == ["bc"]
+    assert list(found["stopped"]) == ["acpo"]
+    assert "<td>acpo</td><td>diverged</td>" in (tmp_path / "c/report.html").read_text()
+    # With nothing left to compare there is no table.
+    words[3] = "acpo"
+    assert main([*words[:-3], "--out", str(tmp_path / "alone")]) == 2
+    assert "acpo: Q diverged" in capsys.readouterr().err
+    assert not (tmp_path / "alone/comparison.json").exists()
 
 
 @pytest.mark.parametrize(

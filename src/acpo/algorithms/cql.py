@@ -68,8 +68,9 @@ class CQL(Soft):
         source="aviralkumar2907/CQL, d4rl; NeoRL2's logs; Kitchen as in OOO",
     )
     # The authors clone for 40,000 steps; here that is a share of the million that is usual. AntMaze
-    # by their README and script; CORL takes other numbers there (rewards 10 r − 5, gap 0.8, the best
-    # of ten next actions, deeper critics), and in Gym w 10 with π's rate 3e-5. Kitchen as its comparisons run CQL (Cal-QL's code as used in OOO; WSRL has the same reward).
+    # by their README and script; CORL takes other numbers there (rewards 10 r − 5, gap 0.8, the
+    # best of ten next actions, deeper critics), and in Gym w 10 with π's rate 3e-5. Kitchen as its
+    # comparisons run CQL (Cal-QL's code as used in OOO; WSRL has the same reward).
     # NeoRL2: of each task's runs (polixir/NeoRL2, benchmark/results/*-cql) the setting of the best
     # mean, which is the one that benchmark reports.
     settings: ClassVar[dict[str, dict[str, Any]]] = {

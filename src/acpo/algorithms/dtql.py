@@ -53,7 +53,6 @@ class DTQLState(NamedTuple):
 @dataclass(frozen=True)
 class DTQL(Method):
     """min_θ α L_TR(θ) − E_{a~πθ}[min_i Q_i(s,a)] − γ_D E_D[log πθ(a|s)], with the trust region
-
     L_TR = E_{a~πθ, σ, ε}[‖(D(a + σε; s, σ) − a) / c_out‖²] of a denoiser D fitted to the data.
     """
 
@@ -63,7 +62,7 @@ class DTQL(Method):
         family="diffusion",
         constrains="πθ to where a denoiser of the data makes small errors",
         networks="twin Q, V, denoiser, Gaussian policy",
-        source="authors' code (main.py)",
+        source="TianyuCodings/Diffusion_Trusted_Q_Learning, main.py",
     )
     # The authors' code; the pretraining of 50,000 steps as a share of each run's length. They ran
     # AntMaze v0 and v2 with the same numbers. No run on NeoRL2 was found.

@@ -115,7 +115,7 @@ class MCQ(Soft):
     """Least value that a policy's action is regressed to, in the authors' code. None: no bound."""
     margin: float | None = None
     """δ: Q of a policy's action far from the proposed one is only pressed down, and that to δ below
-    the best; Q of those near is left alone. None: all are regressed to the best, from both sides."""
+    the best; Q of those near is left alone. None: all are regressed to it, from both sides."""
     alpha: float | None = None
     """α, SAC's temperature. None: tuned to hold the entropy at −a_dim."""
     vae_hidden: tuple[int, ...] = (750, 750)

@@ -62,7 +62,6 @@ class SWGState(NamedTuple):
 @dataclass(frozen=True)
 class SWG(Method):
     """min_θ E_{z=(a,w), t, ε}[‖ε_θ(z_t; s, t) − ε‖²], w = |τ − 1{A(s,a) ≤ 0}|, and actions by the
-
     reverse diffusion under ε_θ − ρ √(1 − ᾱ_t) ∇_z log ŵ_θ(z_t; s, t).
     """
 
@@ -72,7 +71,7 @@ class SWG(Method):
         family="diffusion",
         constrains="πθ to πβ w by a guided diffusion model of actions and weights",
         networks="twin Q, V, residual denoiser",
-        source="authors' JAX code (configs/D4RL, scripts/evaluate.py)",
+        source='authors\' "Self-Weighted Guidance" in JAX: configs/D4RL, scripts/evaluate.py',
     )
     # The authors' code. It evaluates ρ = 1, 5, 10, 15, 20, 25 and 30 for every task and does not
     # say which of them their tables report. No run on NeoRL2 was found.

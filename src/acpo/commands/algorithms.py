@@ -110,11 +110,14 @@ def _facts(record: dict[str, Any]) -> Iterator[str]:
     if speed is not None:
         yield from _entry("speed", f"{speed:.0f} updates/s at Hopper's sizes when last measured")
     yield from _entry("source", record["source"])
-    yield from _entry("defaults", _shown(record["defaults"]))
+    defaults = dict(record["defaults"])
+    if "reward_scale" in defaults:  # None has a meaning of its own
+        defaults["reward_scale"] = defaults["reward_scale"] or "auto"
+    yield from _entry("defaults", ", ".join(_flags(defaults, skip=None)))
     # Suites and tasks with the same settings share a line.
     groups: dict[str, list[str]] = {}
     for where, fields in record["settings"].items():
-        groups.setdefault(_shown(fields), []).append(where)
+        groups.setdefault(", ".join(_flags(fields)), []).append(where)
     title = "settings"
     for shown, places in groups.items():
         yield from _entry(title, f"{', '.join(places)}: {shown}")
@@ -133,16 +136,12 @@ def _entry(title: str, text: str) -> list[str]:
     )
 
 
-def _shown(fields: dict[str, Any]) -> str:
-    return ", ".join(_flags(fields))
-
-
-def _flags(fields: dict[str, Any], prefix: str = "") -> Iterator[str]:
-    """Fields and values, spelt like flags; what is left open, None, is left out."""
+def _flags(fields: dict[str, Any], prefix: str = "", skip: Any = ...) -> Iterator[str]:
+    """Fields and values, spelt like flags, without those of the value `skip`."""
     for name, value in fields.items():
         flag = prefix + name.replace("_", "-")
         if isinstance(value, dict):
-            yield from _flags(value, f"{flag}.")
-        elif value is not None:
+            yield from _flags(value, f"{flag}.", skip)
+        elif value is not skip:
             words = value if isinstance(value, list | tuple) else [value]
             yield " ".join([flag, *map(str, words)])

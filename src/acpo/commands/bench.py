@@ -138,6 +138,7 @@ def _speed(words: list[str]) -> int:
         f"{found['flops_per_update'] / 1e9:.3f} GFLOP an update"
     )
     print(f"five seeds            {found['five_seeds_updates_per_s']:.0f} updates/s in all")
+    _note_speeds({"acpo": rates["threads_2"]})
     if arguments.json:
         write_json(arguments.json, found)
         print(f"written to {arguments.json}")
@@ -164,14 +165,18 @@ def _methods(arguments: SpeedArguments, peer: bool) -> int:
         )
     if not peer:
         print("\nd3rlpy is not installed: pip install 'acpo[bench]', or make bench")
-    speed_file = home() / "speed.json"
-    rates = {name: row["updates_per_s"] for name, row in found.items() if row["updates_per_s"]}
-    known = read_json(speed_file) if speed_file.exists() else {}
-    write_json(speed_file, {**known, **rates})  # acpo algorithms shows them
+    _note_speeds({name: row["updates_per_s"] for name, row in found.items()})
     if arguments.json:
         write_json(arguments.json, {"threads": 2, "rounds": arguments.rounds, "methods": found})
         print(f"written to {arguments.json}")
     return 0
+
+
+def _note_speeds(rates: dict[str, float | None]) -> None:
+    """Where acpo algorithms finds them."""
+    file = home() / "speed.json"
+    known = read_json(file) if file.exists() else {}
+    write_json(file, {**known, **{name: rate for name, rate in rates.items() if rate}})
 
 
 def _tasks(words: list[str]) -> int:

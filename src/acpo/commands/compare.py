@@ -108,7 +108,9 @@ def main(words: list[str]) -> int:
     comparison.save(figure, out / "comparison.png")
     for name in ("comparison.json", "comparison.png", *["report.html"] * arguments.report):
         console.print(f"written   {out / name}", markup=False, highlight=False, soft_wrap=True)
-    return 0
+    for method, why in comparison_found.stopped.items():
+        print(f"{method} has no result. {why}", file=sys.stderr)
+    return 2 if comparison_found.stopped else 0
 
 
 def as_json(found: Comparison, episodes: int, command: str) -> dict[str, Any]:
@@ -133,6 +135,7 @@ def as_json(found: Comparison, episodes: int, command: str) -> dict[str, Any]:
             }
             for result in found.results
         },
+        "stopped": found.stopped,
     }
 
 

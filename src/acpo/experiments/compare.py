@@ -17,6 +17,7 @@ from acpo.algorithms.bc import BC
 from acpo.data import Dataset
 from acpo.data.catalogue import counted_return
 from acpo.data.combine import relabel
+from acpo.errors import Diverged
 from acpo.experiments.statistics import Estimate, estimate
 from acpo.tasks import reference
 from acpo.training.loop import Run, TrainConfig, kept_results, train
@@ -47,6 +48,8 @@ class Comparison(NamedTuple):
     results: list[Result]
     steps: int
     seeds: list[int]
+    stopped: dict[str, str]
+    """Why a method that diverged has no result."""
 
 
 def configured(method: str, config: ACPO, dataset: str | None = None) -> Choice:
@@ -64,7 +67,9 @@ def configured(method: str, config: ACPO, dataset: str | None = None) -> Choice:
         for field in dataclasses.fields(algorithm)
         if hasattr(config, field.name)
     }
-    if isinstance(algorithm, ACPO) and algorithm.rule.lam_rate == 0:
+    if isinstance(algorithm, BC):  # it asks a Gaussian which head suits the data, and no density
+        shared["behavior"] = config.behavior.of("gaussian")
+    elif algorithm.rule.lam_rate == 0:
         del shared["rule"]
     return choice._replace(algorithm=dataclasses.replace(algorithm, **shared))
 
@@ -80,7 +85,8 @@ def compare(
 ) -> Comparison:
     """Train each method in OUT/method, going on where an earlier call was stopped.
 
-    Where only the tables of a finished method were kept, they are its results.
+    Where only the tables of a finished method were kept, they are its results. A method that
+    diverges is left out and the others go on.
 
     πβ is a function of the data and of how it is fitted: once, in OUT, for all methods that learn
     from the same rewards.
@@ -92,20 +98,25 @@ def compare(
     choices = {method: configured(method, config, data.name) for method in methods}
     texts = {choice.relabel for choice in choices.values() if choice.relabel and as_recorded}
     rewarded = {text: relabel(data, text) for text in texts}
-    runs = {}
+    runs, stopped = {}, {}
     for method, choice in choices.items():
         own = rewarded.get(choice.relabel or "", data)
         asked = (own, choice.algorithm)
         fields = {"out": out / method, **dataclasses.asdict(settings)}
-        runs[method] = kept_results(*asked, **fields) or train(
-            *asked,
-            resume=True,
-            behavior_folder=out / f"behavior-{_digest(own, config)}",
-            reporter=reporter(method),
-            **fields,
-        )
+        try:
+            runs[method] = kept_results(*asked, **fields) or train(
+                *asked,
+                resume=True,
+                behavior_folder=out / f"behavior-{_digest(*asked)}",
+                reporter=reporter(method),
+                **fields,
+            )
+        except Diverged as error:
+            stopped[method] = str(error)
+    if not runs:
+        raise Diverged(" ".join(f"{method}: {why}" for method, why in stopped.items()))
     first = next(iter(runs.values()))
-    scale = reference(first.environment, data.name)
+    scale = reference(first.environment)
     mean = counted_return(data)
     return Comparison(
         dataset=data.name,
@@ -115,13 +126,16 @@ def compare(
         results=[_result(method, run, scale) for method, run in runs.items()],
         steps=settings.steps,
         seeds=list(range(settings.seed, settings.seed + settings.seeds)),
+        stopped=stopped,
     )
 
 
-def _digest(data: Dataset, config: ACPO) -> str:
-    """Tells apart what would be fitted differently, in a later comparison in the same folder."""
+def _digest(data: Dataset, algorithm: Any) -> str:
+    """Tells apart what would be fitted differently, by another method or in a later comparison."""
     fields = ("behavior", "head", "log_std_min", "log_std_max", "normalize_observations")
-    settings = {name: value for name, value in dataclasses.asdict(config).items() if name in fields}
+    settings = {
+        name: value for name, value in dataclasses.asdict(algorithm).items() if name in fields
+    }
     text = json.dumps([data.fingerprint, settings], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 

@@ -9,20 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from acpo.cci import WBC_MULTIPLE, regime
+from acpo.cci import REGIMES, regime
 from acpo.files import read_json, write_atomically
 from acpo.report.figure import band, pyplot
 
-# λ/α between which a regime reigns, and its name (Tab-CCI-Lambda). The axis is linear below 0.1.
-REGIMES = (
-    (0.0, 0.01, "support"),
-    (0.01, 0.9, "support to density"),
-    (0.9, 1.1, "density"),
-    (1.1, WBC_MULTIPLE, "density to wBC"),
-    (WBC_MULTIPLE, float("inf"), "practical wBC"),
-)
 # The methods of the special-case figure keep their colours whichever of them are compared.
 FIRST = ("acpo", "wbc", "awac", "inac", "bc")
+# matplotlib has ten colours; the methods beyond have them again in another stroke.
+COLOURS, STROKES = 10, ("-", "--", ":")
 
 
 def draw(found: Mapping[str, Any]) -> Any:
@@ -34,15 +28,16 @@ def draw(found: Mapping[str, Any]) -> Any:
     quantity, highest = found["quantity"], 1.0
     order = [*FIRST, *(method for method in found["methods"] if method not in FIRST)]
     for method, result in found["methods"].items():
-        run, colour = Path(result["directory"]), f"C{order.index(method)}"
+        again, colour_number = divmod(order.index(method), COLOURS)
+        run, colour, stroke = Path(result["directory"]), f"C{colour_number}", STROKES[again]
         evaluations = pl.read_parquet(run / "evaluations.parquet")
         per_seed = evaluations.group_by("step", "seed").agg(pl.col(quantity).mean())
-        band(left, per_seed, quantity, colour, method)
+        band(left, per_seed, quantity, colour, method, stroke)
         metrics = pl.read_parquet(run / "metrics.parquet")
         if "dial/lambda" in metrics.columns:
             alpha = read_json(run / "run.json")["algorithm_config"]["alpha"]
             course = metrics.select("step", "seed", pl.col("dial/lambda") / alpha)
-            band(right, course, "dial/lambda", colour, method)
+            band(right, course, "dial/lambda", colour, method, stroke)
             highest = max(highest, *course["dial/lambda"].to_list())
     if found["data"] is not None:
         left.axhline(found["data"], color="0.4", ls="--", lw=1, label="the data's mean")
@@ -50,7 +45,9 @@ def draw(found: Mapping[str, Any]) -> Any:
     right.set_yscale("symlog", linthresh=0.1, linscale=0.6)
     top = 3.0 * highest
     right.set(xlabel="gradient steps", ylabel="λ/α", ylim=(-0.005, top))
-    for i, (low, high, name) in enumerate(REGIMES):
+    # The axis is linear below 0.1.
+    bottoms = (0.0, *(regime.top for regime in REGIMES))
+    for i, (low, (high, name, _)) in enumerate(zip(bottoms, REGIMES, strict=False)):
         if low >= top:
             break
         right.axhspan(low, min(high, top), color="0.5", alpha=0.16 if i % 2 == 0 else 0.06, lw=0)
@@ -88,6 +85,7 @@ def rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
                 dial,
             )
         )
+    table += [(method, "diverged", "", "", "") for method in found.get("stopped", {})]
     own = "rewards replaced" if found["data"] is None else f"{found['data']:.1f}"
     table.append(("the data", own, "", "", ""))
     return table

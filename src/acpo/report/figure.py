@@ -70,7 +70,7 @@ def draw_run(run: Path, out: Path) -> None:
     plt.close(figure)
 
 
-def band(axis: Any, table: Any, column: str, colour: str, label: str) -> None:
+def band(axis: Any, table: Any, column: str, colour: str, label: str, stroke: str = "-") -> None:
     """The mean over seeds as a line, the range over seeds as a band."""
     import polars as pl
 
@@ -79,6 +79,6 @@ def band(axis: Any, table: Any, column: str, colour: str, label: str) -> None:
         value.mean().alias("mean"), value.min().alias("low"), value.max().alias("high")
     )
     course = course.sort("step")
-    axis.plot(course["step"], course["mean"], color=colour, label=label)
+    axis.plot(course["step"], course["mean"], color=colour, ls=stroke, label=label)
     if table["seed"].n_unique() > 1:
         axis.fill_between(course["step"], course["low"], course["high"], color=colour, alpha=0.2)

@@ -17,7 +17,7 @@ import numpy as np
 from acpo.actors import Deterministic, Mean, Network
 from acpo.algorithms.base import Spec
 from acpo.data import Dataset
-from acpo.errors import UserError
+from acpo.errors import Diverged, UserError
 from acpo.evaluation.rollouts import Evaluator, normalized_score
 from acpo.files import read_json
 from acpo.networks import MLP
@@ -378,7 +378,7 @@ class _Training:
         least, largest = metrics["critic/q_min"].min(), metrics["critic/q_max"].max()
         if low <= least and largest <= high:
             return
-        raise UserError(
+        raise Diverged(
             f"Q diverged: at step {step:,} it reaches {largest if largest > high else least:.4g}, "
             f"while the data's rewards allow {low:.4g} to {high:.4g} at most, so the run was "
             f"stopped. {self._last_good()} A smaller --tau, or --layer-norm where it is off, "
@@ -390,7 +390,7 @@ class _Training:
         return f"The last good checkpoint is {last}." if last else "There is no checkpoint yet."
 
     def _stop_on_not_finite(self, step: int, quantity: str) -> None:
-        raise UserError(
+        raise Diverged(
             f"{quantity} became NaN or infinite at step {step:,}, so the run was stopped. "
             f"{self._last_good()} A smaller --learning-rate or --reward-scale usually helps."
         )
