@@ -86,6 +86,8 @@ BAD_TRAINING = {
     ),
     "no seeds": (["{data}", "--seeds", "0"], "--seeds is 0"),
     "an unknown environment": (["{data}", "--env", "Hoper-v4"], "'Hoper-v4' cannot be made"),
+    "an environment that was moved": (["{data}", "--env", "Hopper-v2"], "'Hopper-v2' cannot be"),
+    "an environment of no module": (["{data}", "--env", "foo:Bar-v0"], "'foo:Bar-v0' cannot be"),
     "an environment of other sizes": (
         ["{data}", "--env", "Walker2d-v4"],
         "The data has 11 observations and 3 actions per step, but Walker2d-v4 has 17 and 6",

@@ -14,7 +14,7 @@ import pytest
 from acpo.actors import Mean, Network
 from acpo.data.features import Features
 from acpo.errors import UserError
-from acpo.files import save_arrays
+from acpo.files import load_arrays, save_arrays
 from acpo.policy import Policy, load_policies, load_policy
 
 
@@ -95,6 +95,27 @@ def test_what_is_no_policy_is_refused(tmp_path: Path) -> None:
     save_arrays(tmp_path / "checkpoint.npz", {"x": np.zeros(3)}, {"step": 3})
     with pytest.raises(UserError, match="is not a policy file"):
         load_policy(tmp_path / "checkpoint.npz")
+
+
+@pytest.mark.parametrize(
+    ("lost", "changed"),
+    [
+        ("observation_mean", {}),
+        ("", {"actor": None}),
+        ("", {"actor": "Oracle"}),
+        ("", {"features": [1]}),
+    ],
+)
+def test_a_policy_file_of_which_a_part_is_lost_is_refused_by_name(
+    policy: Policy, tmp_path: Path, lost: str, changed: dict[str, object]
+) -> None:
+    policy.save(tmp_path / "policy.npz")
+    arrays, header = load_arrays(tmp_path / "policy.npz")
+    arrays.pop(lost, None)
+    header = {k: v for k, v in {**header, **changed}.items() if v is not None}
+    save_arrays(tmp_path / "lost.npz", arrays, header)
+    with pytest.raises(UserError, match=r"lost.npz is not a whole policy file"):
+        load_policy(tmp_path / "lost.npz")
 
 
 def test_a_policy_taught_units_answers_in_them_and_takes_records(

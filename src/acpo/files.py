@@ -63,9 +63,12 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 def read_json(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text())
+        content = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}.") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is damaged: it holds no fields. Put back a copy of it.")
+    return content
 
 
 def save_arrays(path: Path, arrays: Mapping[str, np.ndarray], header: Mapping[str, Any]) -> None:

@@ -95,11 +95,17 @@ def _load(path: Path) -> Policy:
         raise UserError(
             f"{path} is not a policy file of this version; give policies/seed-N.npz of a run."
         )
-    mean, std = (arrays.pop(name) for name in _STATISTICS)
-    return Policy(
-        from_arrays(ACTORS[header.pop("actor")], arrays),
-        mean,
-        std,
-        features=Features.from_json(header.pop("features", {})),
-        info=header,
-    )
+    try:
+        mean, std = (arrays.pop(name) for name in _STATISTICS)
+        return Policy(
+            from_arrays(ACTORS[header.pop("actor")], arrays),
+            mean,
+            std,
+            features=Features.from_json(header.pop("features", {})),
+            info=header,
+        )
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(
+            f"{path} is not a whole policy file ({type(error).__name__}: {error}); put back a "
+            "copy of it, or go on with its run by acpo train --resume, which writes it again."
+        ) from error

@@ -244,6 +244,18 @@ def test_a_summary_scores_data_only_where_that_means_something(name: str, scored
     assert found.get("data_mean_score") == (pytest.approx(100.0) if scored else None)
 
 
+def test_returns_of_another_environment_have_no_score_of_the_datas_task() -> None:
+    data = SimpleNamespace(name="builtin/hopper-replay", mean_return=600.0, fingerprint="")
+    metrics = pl.DataFrame({"seed": [0], "step": [10]})
+    run: Any = SimpleNamespace(
+        **{"algorithm": None, "data": data, "environment": "Hopper-v5", "directory": None},
+        **{"metrics": metrics, "final_returns": np.array([2.0])},
+    )
+    found = summary(run)
+    assert "data_mean_score" in found
+    assert "score_mean" not in found
+
+
 def test_the_methods_share_everything_but_the_rule() -> None:
     dial = make_algorithm("acpo")
     for name in ("awac", "inac", "wbc"):

@@ -12,6 +12,7 @@ from acpo.behavior import fitting
 from acpo.behavior.config import BehaviorConfig
 from acpo.behavior.fitting import Behavior, FitState
 from acpo.behavior.gaussian import GaussianDensity
+from acpo.errors import Diverged
 from acpo.networks import MLP, Head
 
 # One configuration and one set of shapes for all tests, so that each head is compiled once.
@@ -209,6 +210,13 @@ def test_batches_differ_from_one_look_to_the_next() -> None:
     looks: list[FitState] = []
     fit(draw("plain"), state=later, looks=looks)
     assert differs(looks[0].net, fitted("plain")[1][0].net)
+
+
+def test_a_fit_that_is_never_a_number_is_no_density() -> None:
+    data = draw("plain")
+    bad = data._replace(actions=np.full_like(data.actions, np.nan))
+    with pytest.raises(Diverged, match=r"in 500 steps .* never a finite number"):
+        fit(bad)
 
 
 def test_a_finished_fit_is_not_continued() -> None:

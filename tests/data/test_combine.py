@@ -85,6 +85,55 @@ def test_a_relabelled_reward_that_is_no_number_names_its_row() -> None:
         combine.relabel(made(3), "1/reward")
 
 
+def test_an_expression_means_the_datas_own_columns_and_units() -> None:
+    """Whatever they are called: names like ours, counted from 1, or that of the reward."""
+    data = replace(
+        made(4, dim=3),
+        features=Features(
+            observations=("observation_1", "action_0", "reward"),
+            actions=("valve",),
+            action_low=(0.0,),
+            action_high=(90.0,),
+        ),
+    )
+    unit = data.actions[:, 0]
+    for text, expected in {
+        "observation_1": data.observations[:, 0],
+        "observation_0": data.observations[:, 0],
+        "observation_2": data.observations[:, 2],
+        "action_0": data.observations[:, 1],
+        "reward": data.rewards,
+        "valve": 45.0 * (unit + 1.0),
+        "next_observation_1": data.next_observations[:, 1],
+    }.items():
+        found = combine.relabel(data, text).rewards
+        np.testing.assert_allclose(found, expected, rtol=1e-5, err_msg=text)
+
+
+def test_a_choice_without_transitions_is_refused_in_memory_and_as_a_stream() -> None:
+    """Eight episodes of ten have one row, and so no transition."""
+    lengths = [1] * 8 + [5, 5]
+    rows = sum(lengths)
+    arrays = {
+        "observations": np.arange(rows)[:, None],
+        "actions": np.linspace(-1, 1, rows)[:, None],
+        "rewards": np.repeat(np.arange(10.0)[::-1], lengths),
+        "terminals": np.zeros(rows, bool),
+        "timeouts": np.isin(np.arange(rows), np.cumsum(lengths) - 1),
+    }
+    data = from_arrays(**arrays, name="singles", source="singles")
+    assert data.num_episodes == 10
+    for options, says in (
+        (DataOptions(top=30), "3 would be kept, with 0 transitions"),
+        (DataOptions(validation=0.1), "1 would be held out, with 0 transitions"),
+    ):
+        with pytest.raises(UserError, match=f"^singles: of 10 episodes {says} in all"):
+            combine.apply(data, options)
+    with pytest.raises(UserError, match="3 would be kept, with 0 transitions"):
+        list(combine.stream(data.stream, DataOptions(top=30), "singles").blocks)
+    assert len(combine.apply(data, DataOptions(top=90))) == 4
+
+
 def test_held_out_episodes_leave_the_data() -> None:
     data = made(10)
     kept = combine.apply(data, DataOptions(validation=0.3))
@@ -164,7 +213,12 @@ def test_a_stream_is_what_is_loaded_however_it_is_cut(
             with pytest.raises(UserError, match="a single episode"):
                 refused()
         return
-    loaded = combine.apply(data, options)
+    try:
+        loaded = combine.apply(data, options)
+    except UserError:
+        with pytest.raises(UserError, match="transitions in all"):
+            list(stream.blocks)
+        return
     found = from_stream(stream, "stream")
     for name in (*Transitions._fields, "episode_returns", "episode_lengths"):
         ours, theirs = getattr(found, name), getattr(loaded, name)

@@ -442,6 +442,23 @@ def test_numbers_are_categories_where_asked_for(tmp_path: Path, suffix: str) -> 
     assert data.observations[2].tolist() == [2, 0, 1, 0]
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_missing_number_is_no_category(tmp_path: Path, suffix: str) -> None:
+    """pandas makes floats of integers with gaps, and writes a gap as NaN."""
+    path = written(tmp_path / f"x{suffix}", log(obs_1=[1.0, float("nan"), 2.0, 1.0] * 3))
+    message = refusal(path, categorical=["obs_1"])
+    assert "column 'obs_1' has no value at row 1; 3 of its 12 values are missing" in message
+
+
+def test_dates_that_mean_two_days_are_refused() -> None:
+    times = [f"03/04/2026 22:{minute:02}" for minute in range(12)]
+    message = refusal(log(run_id=None, clock=times), time="clock")
+    assert "'clock' is no time ('03/04/2026 22:00' at row 0" in message
+    assert "dates such as 2026-05-31T14:00:00" in message
+    iso = [f"2026-04-03 22:{minute:02}" for minute in range(12)]
+    assert load(log(run_id=None, clock=iso), time="clock").num_episodes == 2
+
+
 def test_successors_share_the_categories_of_their_column() -> None:
     columns = log(obs_1=["a", "b"] * 6, next_obs_0=np.arange(12), next_obs_1=["b", "c"] * 6)
     source = tables.open_frame(columns, options())

@@ -164,6 +164,12 @@ def test_counts_below_one_are_refused(name: str) -> None:
         TrainConfig(**{name: 0})
 
 
+@pytest.mark.parametrize("seed", [-1, 2**31 - 1, 3_000_000_000])
+def test_seeds_that_no_generator_takes_are_refused(seed: int) -> None:
+    with pytest.raises(UserError, match=f"--seed is {seed}; it must be between 0 and"):
+        TrainConfig(seed=seed)
+
+
 # --- what stops a run ---------------------------------------------------------------------------
 
 

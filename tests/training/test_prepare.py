@@ -11,8 +11,9 @@ import pytest
 
 from acpo.algorithms.bc import BC
 from acpo.behavior.config import BehaviorConfig
+from acpo.behavior.fitting import load as load_behavior
 from acpo.data.dataset import Dataset, from_arrays
-from acpo.training.prepare import prepare
+from acpo.training.prepare import Normalizer, prepare
 from harness import tiny_acpo
 
 ROWS, S, A = 3_000, 2, 2
@@ -59,6 +60,41 @@ def test_a_fit_that_went_beyond_its_trial_keeps_its_head(
     assert prepare(data, acpo()).algorithm.head == "plain"
     prepare(data, acpo(head="squashed"), directory=tmp_path)
     assert prepare(data, acpo(), directory=tmp_path).algorithm.head == "squashed"
+
+
+def test_a_trial_that_ends_at_a_look_beyond_its_steps_is_no_fit_that_was_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looks every 200 steps, trials of 300: both heads stop at 400, and neither was chosen yet."""
+    monkeypatch.setattr("acpo.training.prepare.HEAD_TRIAL_STEPS", 300)
+    data = dataset("plain")
+    assert prepare(data, acpo(), directory=tmp_path).algorithm.head == "plain"
+    steps = {file.stem: load_behavior(file).steps for file in tmp_path.glob("behavior/*.npz")}
+    assert sorted(map(int, steps.values())) == [400, 600]
+    # As if the chosen one had been fitted to where its mass is less than that of the other's trial.
+    monkeypatch.setattr(
+        "acpo.behavior.fitting.Behavior.log_mass",
+        lambda self, *_: np.array([1.0 if self.head.kind == "squashed" else 0.0]),
+    )
+    assert prepare(data, acpo(), directory=tmp_path).algorithm.head == "plain"
+
+
+@pytest.mark.parametrize("scale", [1e-7, 1.0, 1e5])
+def test_observations_are_normalised_however_small_their_unit_is(scale: float) -> None:
+    observations = np.random.default_rng(0).normal(size=(500, 1)) * scale
+    constant = np.full((500, 1), 0.1, np.float32)
+    data = from_arrays(
+        observations=np.concatenate([observations, constant], axis=1),
+        actions=np.linspace(-1, 1, 500)[:, None],
+        rewards=np.zeros(500),
+        terminals=np.zeros(500, bool),
+        timeouts=np.arange(500) % 50 == 49,
+        constant_columns="keep",
+        name="x",
+        source="x",
+    )
+    found = Normalizer.fit(data, enabled=True)
+    np.testing.assert_allclose(found.std, [scale, 1.0], rtol=0.1)
 
 
 def test_on_clipped_actions_a_density_would_choose_the_head_that_fits_worse(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 import signal
@@ -183,3 +184,15 @@ def test_a_finished_run_kept_as_tables_alone_gives_its_results(
     table = pl.read_parquet(kept / "metrics.parquet")
     table.filter(pl.col("step") < SETTINGS["steps"]).write_parquet(kept / "metrics.parquet")
     assert loop.kept_results(*asked, out=kept, **SETTINGS) is None
+
+
+def test_a_kept_run_whose_notes_lack_a_field_is_refused_by_name(
+    hopper_file: Path, finished_run: Path, tmp_path: Path
+) -> None:
+    kept = Path(shutil.copytree(finished_run, tmp_path / "kept"))
+    shutil.rmtree(kept / "checkpoints")
+    noted = json.loads((kept / "run.json").read_text())
+    del noted["algorithm_config"]["alpha"]
+    (kept / "run.json").write_text(json.dumps(noted))
+    with pytest.raises(UserError, match=r"run.json lacks 'alpha'; put back a copy"):
+        loop.kept_results(acpo.load_dataset(hopper_file), tiny_acpo(), out=kept, **SETTINGS)

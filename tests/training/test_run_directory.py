@@ -166,6 +166,39 @@ def test_a_damaged_table_is_named_with_a_remedy(tmp_path: Path) -> None:
         directory.read_table("metrics", up_to=10)
 
 
+@pytest.mark.parametrize("name", ["metrics", "evaluations"])
+@pytest.mark.parametrize("rows", [None, 1])
+def test_a_table_that_was_lost_is_missed(
+    run: Path, hopper_file: Path, capsys: pytest.CaptureFixture[str], name: str, rows: int | None
+) -> None:
+    """Else the run would go on and its first part be gone for ever."""
+    table = pl.read_parquet(run / f"{name}.parquet")
+    (run / f"{name}.parquet").unlink()
+    if rows:
+        table.head(rows).write_parquet(run / f"{name}.parquet")
+    words = [hopper_file, *TINY, "--out", run, "--resume"]
+    assert f"{name}.parquet is missing or ends before the checkpoint at step 300" in refused(
+        run, capsys, *words
+    )
+
+
+@pytest.mark.parametrize("file", ["config.json", "run.json"])
+def test_a_file_without_fields_is_named(
+    run: Path, hopper_file: Path, capsys: pytest.CaptureFixture[str], file: str
+) -> None:
+    (run / file).write_text("[]")
+    words = [hopper_file, *TINY, "--out", run, "--resume"]
+    assert f"{run / file} is damaged: it holds no fields" in refused(run, capsys, *words)
+
+
+def test_a_name_that_no_disk_takes_is_refused(
+    tmp_path: Path, hopper_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = refused(tmp_path, capsys, hopper_file, *TINY, "--out", tmp_path / ("x" * 300))
+    assert "Could not write" in found
+    assert "name too long" in found
+
+
 def test_what_a_killed_writer_left_is_no_obstacle_and_is_removed(tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()

@@ -64,6 +64,22 @@ class BehaviorConfig:
                 f"The behaviour density's hidden layers are given as {given}; it takes one or "
                 "more, each of at least 1 unit."
             )
+        for name in ("batch_size", "max_steps", "check_every", "patience"):
+            if getattr(self, name) < 1:
+                flag = name.replace("_", "-")
+                raise UserError(
+                    f"--behavior.{flag} is {getattr(self, name)}; it must be at least 1."
+                )
+        if not 0 < self.learning_rate < float("inf"):
+            raise UserError(
+                f"--behavior.learning-rate is {self.learning_rate:g}; it must be above 0."
+            )
+        if not self.min_gain >= 0:
+            raise UserError(f"--behavior.min-gain is {self.min_gain:g}; it must be 0 or more.")
+        if not 0 < self.held_out < 1:
+            raise UserError(
+                f"--behavior.held-out is {self.held_out:g}; it must be between 0 and 1."
+            )
         for name, (models, _) in _OWN.items():
             value = getattr(self, name)
             if value is None:

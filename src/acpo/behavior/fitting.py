@@ -20,6 +20,7 @@ from jax import Array
 from acpo.behavior.config import BehaviorConfig
 from acpo.behavior.density import Density, Exact
 from acpo.behavior.models import make_density
+from acpo.errors import Diverged
 from acpo.files import load_arrays
 from acpo.networks import Head
 from acpo.storage import restore, save_tree
@@ -263,12 +264,18 @@ def fit(
     held_rows = looked_at(held_rows)
     device = [jnp.asarray(x) for x in (observations, actions, train_rows, held_rows)]
     # Configs that differ only in when to stop share one compiled program.
-    compiled = replace(config, max_steps=0, patience=0)
+    compiled = replace(config, max_steps=1, patience=1)
     behavior = Behavior(config, head, dims, state, float(state.best_log_prob))
     while state.step < config.max_steps and state.checks_since_best < config.patience:
         state = _fit_until_check(state, key, *device, config=compiled, density=density)
         behavior = behavior._replace(state=state, held_out_log_prob=float(state.best_log_prob))
         on_check(behavior)
+    if not np.isfinite(state.best_log_prob):
+        raise Diverged(
+            f"The behaviour density could not be fitted: in {int(state.step):,} steps its "
+            "log-density of held-out actions was never a finite number. A smaller "
+            "--behavior.learning-rate usually helps."
+        )
     if not isinstance(density, Exact):
         # The ELBO told when to stop; the estimate is what will be compared with ε.
         estimate = behavior.log_prob(observations[held_rows], actions[held_rows]).mean()

@@ -20,6 +20,7 @@ from acpo.errors import UserError
 from acpo.experiments.compare import Comparison, compare
 from acpo.files import write_json
 from acpo.report import comparison
+from acpo.report.figure import save
 from acpo.training.loop import TrainConfig
 from acpo.training.reporting import ConsoleReporter
 from acpo.training.stopping import Interrupted
@@ -105,7 +106,7 @@ def main(words: list[str]) -> int:
     figure = comparison.draw(found)
     if arguments.report:
         comparison.write_page(found, figure, command, out / "report.html")
-    comparison.save(figure, out / "comparison.png")
+    save(figure, out / "comparison.png")
     for name in ("comparison.json", "comparison.png", *["report.html"] * arguments.report):
         console.print(f"written   {out / name}", markup=False, highlight=False, soft_wrap=True)
     for method, why in comparison_found.stopped.items():

@@ -139,7 +139,9 @@ def summary(run: Run, relabel: str | None = None) -> dict[str, Any]:
 
     Data has a score only where its rewards are those that the task counts.
     """
+    # Of the data: also where its policies are evaluated elsewhere, or not at all.
     scale = reference(run.environment, run.data.name)
+    own_scale = reference(run.environment)
     task = find_task(run.data.name)
     comparable = relabel is None and (task is None or task.data_comparable)
     found: dict[str, Any] = {
@@ -161,11 +163,12 @@ def summary(run: Run, relabel: str | None = None) -> dict[str, Any]:
     if cloning is not None:
         found["behavior_cloning_return"] = cloning
     if scale:
-        for name in ("return_mean", "data_mean_return", "behavior_cloning_return"):
+        for name in ("data_mean_return", "behavior_cloning_return"):
             if name in found and (comparable or name != "data_mean_return"):
                 found[name.replace("return", "score")] = scale.score(found[name])
-        if returns is not None:
-            found["score_std"] = scale.score(returns).std()
+    if own_scale and returns is not None:
+        found["score_mean"] = own_scale.score(returns.mean())
+        found["score_std"] = own_scale.score(returns).std()
     if "dial/lambda" in run.metrics.columns:
         last = run.metrics.filter(run.metrics["step"] == run.metrics["step"].max())
         lam = float(last["dial/lambda"].to_numpy().mean())

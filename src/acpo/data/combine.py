@@ -16,7 +16,7 @@ from acpo.data import expression
 from acpo.data.dataset import Dataset, from_stream
 from acpo.data.features import Features
 from acpo.data.options import DataOptions
-from acpo.data.pairing import Episodes, Transitions
+from acpo.data.pairing import MIN_TRANSITIONS, Episodes, Transitions
 from acpo.data.source import Stream
 from acpo.errors import UserError
 
@@ -30,7 +30,7 @@ def apply(data: Dataset, options: DataOptions) -> Dataset:
         data = relabel(data, options.relabel)
     if not options.choose_episodes:
         return data
-    kept, held = _choose(data.episode_returns, options, data.source)
+    kept, held = _choose(data.episode_returns, data.episodes.rows, options, data.source)
     chosen = select(data, kept)
     return replace(chosen, validation=select(data, held)) if len(held) else chosen
 
@@ -61,7 +61,7 @@ def stream(opened: Callable[[], Stream], options: DataOptions, source: str) -> S
         for _ in first.blocks:
             pass
         returns = first.episodes().returns
-        kept, _ = _choose(returns, options, source)
+        kept, _ = _choose(returns, first.episodes().rows, options, source)
         for block in relabelled().blocks:
             yield _rows_of(block, kept, len(returns))
 
@@ -134,7 +134,8 @@ def take(data: Dataset, fraction: float, seed: int = SEED) -> Dataset:
 def relabel(data: Dataset, text: str) -> Dataset:
     """Replace the reward by an expression over reward, terminal, observation_0, action_0, ….
 
-    Columns that have names can be written by them. Returns are those of the kept rows: the reward
+    Columns that have names can be written by them, actions in their units (action_0: within
+    [−1, 1]). Returns are those of the kept rows: the reward
     of a dropped last row cannot be relabelled.
     """
     changed = _relabelled(data.stream(), text, data.source)
@@ -173,17 +174,19 @@ def _relabelled(stream: Stream, text: str, source: str) -> Stream:
 
 
 def _columns(block: Transitions, features: Features) -> dict[str, NDArray[Any]]:
-    columns: dict[str, NDArray[Any]] = {"reward": block.rewards, "terminal": block.terminals}
-    names = {
-        "observation": features.observation_names,
-        "action": features.actions,
-        "next_observation": (),
-    }
-    for kind, known in names.items():
+    """What an expression may name. The data's own names come before ours, its actions in its units;
+    reward and terminal are always those of the data."""
+    columns: dict[str, NDArray[Any]] = {}
+    for kind in ("observation", "action", "next_observation"):
         matrix = getattr(block, f"{kind}s")
-        columns |= {name: matrix[:, i] for i, name in enumerate(known)}
         columns |= {f"{kind}_{i}": matrix[:, i] for i in range(matrix.shape[1])}
-    return columns
+    own = (
+        (features.observation_names, block.observations),
+        (features.actions, features.to_units(block.actions)),
+    )
+    for names, matrix in own:
+        columns |= {name: matrix[:, i] for i, name in enumerate(names)}
+    return {**columns, "reward": block.rewards, "terminal": block.terminals}
 
 
 def _padded(returns: NDArray[np.float64], length: int) -> NDArray[np.float64]:
@@ -201,7 +204,7 @@ def _rows_of(block: Transitions, chosen: NDArray[np.intp], episodes: int) -> Tra
 
 
 def _choose(
-    returns: NDArray[np.float64], options: DataOptions, source: str
+    returns: NDArray[np.float64], rows: NDArray[Any], options: DataOptions, source: str
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """The numbers of the episodes to keep, and of those to hold out, ascending."""
     kept = np.arange(len(returns))
@@ -215,7 +218,16 @@ def _choose(
         if len(kept) < 2:
             raise UserError(f"{source}: a single episode cannot be split for --validation.")
         held = kept[_drawn(len(kept), options.validation, SEED)][: len(kept) - 1]
-    return np.setdiff1d(kept, held), held
+    kept = np.setdiff1d(kept, held)
+    # An episode of one row has no transition.
+    for what, chosen, least in (("kept", kept, MIN_TRANSITIONS), ("held out", held, 1)):
+        if len(chosen) and rows[chosen].sum() < least:
+            raise UserError(
+                f"{source}: of {len(returns):,} episodes {len(chosen):,} would be {what}, with "
+                f"{rows[chosen].sum()} transitions in all. Choose larger shares with --take, "
+                "--top or --validation."
+            )
+    return kept, held
 
 
 def _drawn(count: int, fraction: float, seed: int) -> NDArray[np.intp]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def convert(stream: Stream, out: str, *, overwrite: bool = False) -> str:
             f"'{out}' names no format that can be written. Give X.hdf5 (D4RL's layout), X.parquet, "
             "X.acpo (a store that is read through a memory map) or minari:ID."
         )
-    if path.exists() and not overwrite:
+    if os.path.exists(path) and not overwrite:
         raise UserError(f"{path} exists already. Choose another name, or allow to overwrite it.")
     if kind == ".acpo":
         _write_store(path, stream)

@@ -42,8 +42,8 @@ class DataOptions:
     """NeoRL2: keep all trajectories of RocketRecovery and Fusion, of which its own loader takes
     only the first."""
     relabel: str | None = None
-    """Replace the reward by an expression over reward, terminal, observation_0, action_0,
-    next_observation_0, … ('reward - 1')."""
+    """Replace the reward by an expression over reward, terminal, the data's own columns, or
+    observation_0, action_0 (within −1 and 1), next_observation_0, … ('reward - 1')."""
     take: float = 1.0
     """Share of the episodes to use, drawn at random (seed 0)."""
     top: float = 100.0

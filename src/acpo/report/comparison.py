@@ -62,12 +62,6 @@ def draw(found: Mapping[str, Any]) -> Any:
     return figure
 
 
-def save(figure: Any, out: Path) -> None:
-    kind = out.suffix.lstrip(".") or "png"
-    write_atomically(out, lambda file: figure.savefig(file, format=kind, dpi=150))
-    pyplot().close(figure)
-
-
 def rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """method, mean ± std, 95 % interval, best seed to worst, final λ and its regime, as text."""
     table: list[tuple[str, ...]] = []

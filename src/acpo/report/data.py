@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from acpo.data.dataset import Dataset
 from acpo.data.inspect import sample, shortened
-from acpo.files import write_atomically
-from acpo.report.figure import pyplot
+from acpo.report.figure import pyplot, save
 
 _INCHES = 11.0
 _NAME = 16
@@ -50,9 +49,7 @@ def draw_dataset(data: Dataset, out: Path) -> None:
     for axis in figure.axes:
         axis.spines[["top", "right"]].set_visible(False)
         axis.title.set_fontsize(10)
-    kind = out.suffix.lstrip(".") or "png"
-    write_atomically(out, lambda file: figure.savefig(file, format=kind, dpi=150))
-    plt.close(figure)
+    save(figure, out)
 
 
 def _scaled(values: NDArray[Any]) -> NDArray[np.float64]:

@@ -28,8 +28,16 @@ def draw_run(run: Path, out: Path) -> None:
 
     if not (run / "evaluations.parquet").exists():
         raise UserError(f"{run} is not a run directory with evaluations; train with --out first.")
-    metrics = pl.read_parquet(run / "metrics.parquet")
-    evaluations = pl.read_parquet(run / "evaluations.parquet")
+    try:
+        metrics = pl.read_parquet(run / "metrics.parquet")
+        evaluations = pl.read_parquet(run / "evaluations.parquet")
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise UserError(f"The tables of {run} are missing or damaged ({error}).") from error
+    if not len(evaluations):
+        raise UserError(
+            f"{run} was trained without an environment, so there is no course of scores to draw; "
+            "its losses are in metrics.parquet. To evaluate while training give --env."
+        )
     summary: dict[str, Any] = {}
     if (run / "summary.json").exists():
         summary = read_json(run / "summary.json")
@@ -65,9 +73,17 @@ def draw_run(run: Path, out: Path) -> None:
     for axis in figure.axes:
         axis.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
-    kind = out.suffix.lstrip(".") or "png"
+    save(figure, out)
+
+
+def save(figure: Any, out: Path) -> None:
+    """Write a figure in the format that the file's name says, and close it."""
+    kind = out.suffix.lstrip(".").lower() or "png"
+    known = figure.canvas.get_supported_filetypes()
+    if kind not in known:
+        raise UserError(f"{out} names no format of pictures; write .png, .svg or .pdf.")
     write_atomically(out, lambda file: figure.savefig(file, format=kind, dpi=150))
-    plt.close(figure)
+    pyplot().close(figure)
 
 
 def band(axis: Any, table: Any, column: str, colour: str, label: str, stroke: str = "-") -> None:

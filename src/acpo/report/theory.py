@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from acpo.files import write_atomically
-from acpo.report.figure import pyplot
+from acpo.report.figure import pyplot, save
 from acpo.theory import bounds, duality
 from acpo.theory.mdp import Problem, chain, soft_return
 from acpo.theory.policies import constraint, optimum
@@ -102,6 +101,4 @@ def _finish(plt: Any, figure: Any, out: Path) -> None:
         above = {"loc": "lower left", "bbox_to_anchor": (0, 1), "frameon": False, "fontsize": 8}
         axis.legend(**above, ncols=2)
     figure.tight_layout()
-    kind = out.suffix.lstrip(".") or "png"
-    write_atomically(out, lambda file: figure.savefig(file, format=kind, dpi=150))
-    plt.close(figure)
+    save(figure, out)

@@ -59,7 +59,7 @@ def make_env(environment: str) -> gymnasium.Env:
             # v4 is chosen on purpose (see the table); the advice to move to v5 would mislead.
             warnings.simplefilter("ignore")
             env = environments.make(environment)
-    except gymnasium.error.Error as error:
+    except (gymnasium.error.Error, ImportError) as error:
         raise UserError(f"Environment {environment!r} cannot be made: {error}") from error
     for what, space in (("observation", env.observation_space), ("action", env.action_space)):
         if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:

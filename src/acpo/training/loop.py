@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 CHECKPOINT_SECONDS = 5.0
 # Evaluation episodes start from these seeds, far from any that data was collected with.
 EVALUATION_SEED = 1_000_000
+SEED_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,8 @@ class TrainConfig:
             if getattr(self, name) < 1:
                 flag = name.replace("_", "-")
                 raise UserError(f"--{flag} is {getattr(self, name)}; it must be at least 1.")
+        if not 0 <= self.seed <= SEED_MAX - self.seeds:
+            raise UserError(f"--seed is {self.seed}; it must be between 0 and {SEED_MAX:,}.")
 
     def border(self, step: int) -> int:
         """Where the chunk that starts at `step` ends: the next log, evaluation or last step."""
@@ -198,11 +201,16 @@ class _Training:
         directory = self.directory
         assert directory is not None
         self._read_tables(directory, self.config.steps)
-        if self._table("metrics")["step"].max() != self.config.steps:
+        names = ("metrics", "evaluations") if self.evaluator else ("metrics",)
+        if any(self._table(name)["step"].max() != self.config.steps for name in names):
             return None
-        noted = read_json(directory.path / "run.json")
-        algorithm = as_noted(self.algorithm, noted["algorithm_config"])
-        return self._finished(algorithm, [], noted["settled"])
+        path = directory.path / "run.json"
+        noted = read_json(path)
+        try:
+            algorithm = as_noted(self.algorithm, noted["algorithm_config"])
+            return self._finished(algorithm, [], noted["settled"])
+        except KeyError as error:
+            raise UserError(f"{path} lacks {error}; put back a copy of it.") from error
 
     def _finished(self, algorithm: Any, policies: list[Policy], facts: dict[str, Any]) -> Run:
         return Run(
@@ -221,6 +229,20 @@ class _Training:
             table = directory.read_table(name, up_to)
             if table is not None:
                 tables.append(table)
+
+    def _require_tables(self, directory: RunDirectory, step: int) -> None:
+        """They are written before the checkpoint, so that they reach as far unless one was lost."""
+        ends = {"metrics": step}
+        if self.evaluator:
+            every = self.config.eval_every
+            ends["evaluations"] = step if step == self.config.steps else step // every * every
+        for name, end in ends.items():
+            if end and not (self._table(name)["step"] >= end).any():
+                raise UserError(
+                    f"{directory.path / name}.parquet is missing or ends before the checkpoint at "
+                    f"step {step:,}. Put back a copy of it, or begin again: choose another folder "
+                    "with --out."
+                )
 
     def _prepare(self) -> Prepared:
         def on_fit(head: str, state: Any) -> None:
@@ -256,6 +278,7 @@ class _Training:
             states = jax.device_put(tree["states"])
             keys = jax.random.wrap_key_data(jnp.asarray(tree["keys"]))
             self._read_tables(self.directory, step)
+            self._require_tables(self.directory, step)
         self.reporter.begin(step, config.steps)
         with feeding(prepared.rows, algorithm, keys) as fed:
             return self._updates(prepared, states, keys, step, fed)

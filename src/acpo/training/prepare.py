@@ -50,8 +50,10 @@ class Normalizer(NamedTuple):
         moments = Moments(dim)
         for block in data.blocks():
             moments.add(block.observations)
-        # A constant column carries nothing; leave its scale alone instead of dividing by zero.
-        std = np.where(moments.std > 1e-6, moments.std, 1.0)
+        # A constant column carries nothing; leave its scale alone instead of dividing by zero. What
+        # is small need not be constant; what is smaller than float32 resolves is rounding.
+        resolved = moments.std > np.maximum(1e-7 * np.abs(moments.mean), 1e-30)
+        std = np.where(resolved & (moments.high > moments.low), moments.std, 1.0)
         return cls(moments.mean.astype(np.float32), std.astype(np.float32))
 
     def __call__(self, observations: np.ndarray) -> np.ndarray:
@@ -282,7 +284,9 @@ def fit_behavior(
     if algorithm.head != "auto":
         return fit(config, algorithm.head)
     trial = config.of("gaussian")
-    trial = dataclasses.replace(trial, max_steps=min(HEAD_TRIAL_STEPS, config.max_steps))
+    # To its last look, so that only a fit that went on has more steps.
+    looks = -(-min(HEAD_TRIAL_STEPS, config.max_steps) // config.check_every)
+    trial = dataclasses.replace(trial, max_steps=looks * config.check_every)
     trials = [fit(trial, kind) for kind in ("plain", "squashed")]
     # Only the head that was chosen is fitted beyond its trial: a resumed fit keeps its choice.
     begun = [behavior for behavior in trials if behavior.steps > trial.max_steps]

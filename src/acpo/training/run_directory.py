@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
+import os
 import platform
 import subprocess
 from pathlib import Path
@@ -37,17 +38,18 @@ class RunDirectory:
     def __init__(self, path: Path, config: dict[str, Any], resume: bool) -> None:
         self.path = path
         stored = path / "config.json"
-        if path.exists() and not path.is_dir():
+        # os.path, unlike Path, also answers for an impossible path (one that is too long, say).
+        if os.path.exists(path) and not os.path.isdir(path):
             raise UserError(f"{path} is a file; choose another folder with --out.")
-        if stored.exists() and not resume:
+        if os.path.exists(stored) and not resume:
             raise UserError(
                 f"{path} already holds a run. Continue it with --resume, or choose another folder "
                 "with --out."
             )
-        if stored.exists():
+        if os.path.exists(stored):
             _require_same(stored, read_json(stored), config)
             sweep(path)
-        elif path.exists() and not all(is_leftover(entry) for entry in path.iterdir()):
+        elif os.path.exists(path) and not all(is_leftover(entry) for entry in path.iterdir()):
             raise UserError(f"{path} exists and holds no run; choose an empty folder with --out.")
         else:
             write_json(stored, config)

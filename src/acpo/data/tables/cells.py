@@ -35,6 +35,14 @@ def number(column: pl.Expr, dtype: pl.DataType) -> pl.Expr:
     return pl.coalesce(text.cast(pl.Float64, strict=False), truth)
 
 
+def text(column: pl.Expr) -> pl.Expr:
+    """The column as text, null where a number is missing: pandas writes that as NaN."""
+    import polars as pl
+
+    written = column.cast(pl.String)
+    return pl.when(written.str.strip_chars().str.to_lowercase() != "nan").then(written)
+
+
 def seconds(column: pl.Expr, dtype: pl.DataType) -> pl.Expr:
     """The column as float64: seconds of a date or a duration, a number as it stands."""
     import polars as pl
@@ -48,7 +56,9 @@ def seconds(column: pl.Expr, dtype: pl.DataType) -> pl.Expr:
     if not is_text(dtype):
         return column.cast(pl.Float64)
     text = column.cast(pl.String).str.strip_chars()
-    date = text.str.to_datetime(time_unit="us", time_zone="UTC", strict=False)
+    # 03/04/2026 is a day of March to some and of April to others.
+    plain = pl.when(~text.str.contains(r"^\d{1,2}[/-]\d{1,2}[/-]\d")).then(text)
+    date = plain.str.to_datetime(time_unit="us", time_zone="UTC", strict=False)
     return pl.coalesce(text.cast(pl.Float64, strict=False), date.dt.epoch("us") / 1e6)
 
 
@@ -59,8 +69,8 @@ def sound(column: pl.Expr, dtype: pl.DataType, kind: Kind) -> pl.Expr:
     if kind == "number":
         plain = column.cast(pl.String) if is_text(dtype) else column
         good = plain.cast(pl.Float64, strict=False).cast(pl.Float32).is_finite()
-    elif kind == "text" and not dtype.is_float():
-        good = column.is_not_null()
+    elif kind == "text":
+        good = text(column).is_not_null()
     else:
         good = pl.lit(False)
     return good.fill_null(False).all()
@@ -79,7 +89,9 @@ def problem(column: pl.Series, kind: Kind) -> str | None:
         except pl.exceptions.PolarsError:  # a time of which no value can be read
             values = pl.Series(column.name, [None] * len(column), dtype=pl.Float64)
     missing = column.is_null()
-    if values.dtype.is_float():
+    if kind == "text":
+        missing |= frame.select(text(this)).to_series().is_null()
+    elif values.dtype.is_float():
         missing |= values.is_nan().fill_null(False)
     if missing.any():
         return (

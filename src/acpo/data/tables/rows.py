@@ -201,7 +201,7 @@ class Rows:
         for prefix, names in (("o", c.observation), ("n", c.next_observation)):
             for i, name in enumerate(names):
                 text = name in self.text
-                cell = pl.col(name).cast(pl.String) if text else number(name, pl.Float32)
+                cell = cells.text(pl.col(name)) if text else number(name, pl.Float32)
                 made[f"{prefix}{i}"] = cell
         made |= {f"a{i}": number(name, pl.Float32) for i, name in enumerate(c.action)}
         made |= {f"r{i}": number(name, pl.Float64) for i, name in enumerate(c.reward_from)}
