@@ -177,7 +177,15 @@ def test_it_is_evaluated_in_the_environment(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("gamma", 1.5), ("tau", 0.0), ("learning_rate", -1.0), ("batch_size", 0), ("hidden", ())],
+    [
+        ("gamma", 1.5),
+        ("reward_scale", float("nan")),
+        ("learning_rate", float("inf")),
+        ("tau", 0.0),
+        ("learning_rate", -1.0),
+        ("batch_size", 0),
+        ("hidden", ()),
+    ],
 )
 def test_bad_settings_are_refused_by_name(name: str, field: str, value: Any) -> None:
     config = ALGORITHMS[name]

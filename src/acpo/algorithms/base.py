@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import jax
@@ -115,7 +116,8 @@ class Algorithm:
             value: Any = self
             for part in name.split("."):
                 value = getattr(value, part, None)
-            if value is not None and not allows(value):
+            finite = not isinstance(value, float) or isfinite(value)
+            if value is not None and not (finite and allows(value)):
                 shown = " ".join(map(str, value)) if isinstance(value, tuple) else f"{value:g}"
                 flag = name.replace("_", "-")
                 raise UserError(f"--{flag} is {shown or 'empty'}; it must be {words}.")
