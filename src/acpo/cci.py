@@ -142,4 +142,4 @@ REGIMES = (
 
 def regime(lam: float, alpha: float) -> str:
     """The constraint that λ stands for, in words (Tab-CCI-Lambda)."""
-    return next(regime.words for regime in REGIMES if lam < regime.top * alpha)
+    return next(words for top, _, words in REGIMES if lam < top * alpha)

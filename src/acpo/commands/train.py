@@ -139,9 +139,9 @@ def summary(run: Run, relabel: str | None = None) -> dict[str, Any]:
 
     Data has a score only where its rewards are those that the task counts.
     """
-    # Of the data: also where its policies are evaluated elsewhere, or not at all.
-    scale = reference(run.environment, run.data.name)
-    own_scale = reference(run.environment)
+    scale = reference(run.environment)
+    # The data's returns have theirs also where policies are evaluated elsewhere, or not at all.
+    data_scale = reference(run.environment, run.data.name)
     task = find_task(run.data.name)
     comparable = relabel is None and (task is None or task.data_comparable)
     found: dict[str, Any] = {
@@ -162,13 +162,13 @@ def summary(run: Run, relabel: str | None = None) -> dict[str, Any]:
     cloning = BEHAVIOR_CLONING.get(run.data.fingerprint)
     if cloning is not None:
         found["behavior_cloning_return"] = cloning
-    if scale:
+    if data_scale:
         for name in ("data_mean_return", "behavior_cloning_return"):
             if name in found and (comparable or name != "data_mean_return"):
-                found[name.replace("return", "score")] = scale.score(found[name])
-    if own_scale and returns is not None:
-        found["score_mean"] = own_scale.score(returns.mean())
-        found["score_std"] = own_scale.score(returns).std()
+                found[name.replace("return", "score")] = data_scale.score(found[name])
+    if scale and returns is not None:
+        found["score_mean"] = scale.score(returns.mean())
+        found["score_std"] = scale.score(returns).std()
     if "dial/lambda" in run.metrics.columns:
         last = run.metrics.filter(run.metrics["step"] == run.metrics["step"].max())
         lam = float(last["dial/lambda"].to_numpy().mean())
