@@ -50,6 +50,16 @@ def test_every_command_has_a_help(command: str, capsys: pytest.CaptureFixture[st
     assert f"acpo {command}" in capsys.readouterr().out
 
 
+def test_a_reader_that_leaves_gets_no_traceback() -> None:
+    words = [sys.executable, "-m", "acpo.cli", "train", "--help"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        complaint = process.stderr.read()
+    assert complaint == b""
+    assert process.returncode == 141
+
+
 def test_an_unknown_command_suggests_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trian"]) == 2
     assert "no command 'trian'. Did you mean 'train'?" in capsys.readouterr().err

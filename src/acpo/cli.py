@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 
 COMMANDS = {
@@ -35,7 +36,10 @@ def usage() -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; returns the exit code: 2 for a problem of the user's, 130 when stopped."""
+    """Run one command; returns the exit code: 2 for a problem of the user's, 130 when stopped.
+
+    141 where whoever read the output has left.
+    """
     words = sys.argv[1:] if arguments is None else arguments
     if not words or words[0] in ("-h", "--help"):
         print(usage())
@@ -63,6 +67,23 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("acpo: stopped.", file=sys.stderr)
         return 130
+    except BrokenPipeError:
+        if not _reader_left():
+            raise
+        return 141  # what a shell reports of a program that SIGPIPE ended
+
+
+def _reader_left() -> bool:
+    """Whether standard output is what broke, as in `acpo tasks | head`; if so, write no more to it.
+
+    Otherwise the interpreter would try once more on its way out, and complain.
+    """
+    try:
+        print(flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
 if __name__ == "__main__":
