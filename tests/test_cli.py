@@ -53,7 +53,8 @@ def test_every_command_has_a_help(command: str, capsys: pytest.CaptureFixture[st
 def test_a_reader_that_leaves_gets_no_traceback() -> None:
     words = [sys.executable, "-m", "acpo.cli", "train", "--help"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
         process.stdout.close()
         complaint = process.stderr.read()
     assert complaint == b""

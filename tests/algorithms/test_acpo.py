@@ -48,6 +48,7 @@ def make(**changes: Any) -> ACPO:
         "advantage_spread_max": None,
         "normalize_weights": False,
         "value_start": 0.0,
+        "entropy_price": 1.0,
         "weight_spread": None,
     }
     return ACPO(**{**fields, **changes})
@@ -303,7 +304,7 @@ def test_the_learning_rate_falls_by_a_cosine_and_stays_there() -> None:
 
 
 def test_value_loss_by_hand() -> None:
-    config = make(alpha=0.5, log_prob_clip=3.0)
+    config = make(alpha=2.0, entropy_price=0.25, log_prob_clip=3.0)
     q = jnp.array([[1.0, 4.0, 0.0], [2.0, 3.0, 0.0]])
     log_pi = jnp.array([2.0, -1.0, -50.0])
     v = jnp.array([1.0, 1.0, 1.0])
@@ -740,6 +741,11 @@ def test_q_and_v_start_higher_by_the_value_start() -> None:
     for raised, plain in zip(*pairs, strict=True):
         np.testing.assert_allclose(raised, plain + 30.0, rtol=1e-5)
     assert_close(high.trained.actor, low.trained.actor, atol=0.0)
+
+
+def test_an_entropy_price_that_was_never_settled_is_refused() -> None:
+    with pytest.raises(ValueError, match="entropy_price"):
+        make(entropy_price=None).value_loss(jnp.zeros(1), jnp.zeros((2, 1)), jnp.zeros(1))
 
 
 def test_a_value_start_that_was_never_settled_is_refused() -> None:

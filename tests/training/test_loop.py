@@ -263,8 +263,8 @@ def test_q_beyond_what_the_rewards_allow_stops_the_run(
 
 
 def test_the_range_of_q_is_that_of_the_discounted_rewards_and_entropy() -> None:
-    algorithm = acpo.ACPO(alpha=0.5, gamma=0.9, log_prob_clip=2.0)
-    # A reward of 3 and an entropy bonus of 0.5·2 for ever: 4/(1 − 0.9).
+    algorithm = acpo.ACPO(alpha=5.0, entropy_price=0.1, gamma=0.9, log_prob_clip=2.0)
+    # A reward of 3 and an entropy bonus of 5·0.1·2 for ever: 4/(1 − 0.9).
     assert algorithm.q_range((2.0, 3.0)) == pytest.approx((0.0, 40.0))
     assert algorithm.q_range((-2.0, -1.5)) == pytest.approx((-30.0, 0.0))
     assert acpo.ACPO(gamma=1.0).q_range((0.0, 1.0)) == (-np.inf, np.inf)

@@ -126,3 +126,73 @@ def test_a_value_start_that_was_given_is_kept_and_no_discount_without_an_end_is_
     data = dataset("plain")
     assert prepare(data, acpo(head="plain", value_start=7.0)).algorithm.value_start == 7.0
     assert prepare(data, acpo(head="plain", gamma=1.0)).algorithm.value_start == 0.0
+
+
+def half_random(gain: float, terminals: bool = False) -> Dataset:
+    """Episodes of 20 steps, every second one of wide actions and no reward, else narrow and `gain`.
+
+    Both kinds are told apart by the first observation, so that πβ knows which is which.
+    """
+    rng = np.random.default_rng(0)
+    wide = np.arange(ROWS) // 20 % 2 == 0
+    noise = np.where(wide[:, None], 0.5, 0.02) * rng.normal(size=(ROWS, A))
+    last = np.arange(ROWS) % 20 == 19
+    return from_arrays(
+        observations=np.stack([wide.astype(float), rng.normal(size=ROWS)], axis=1),
+        actions=np.clip(noise, -1.0, 1.0),
+        rewards=np.where(wide, 0.0, gain) + 0.1 * gain * rng.normal(size=ROWS),
+        terminals=last if terminals else np.zeros(ROWS, bool),
+        timeouts=last,
+        name="half random",
+        source="half random",
+    )
+
+
+@pytest.mark.parametrize("terminals", [False, True])
+@pytest.mark.parametrize("alpha", [0.1, 3.0])
+def test_entropy_is_worth_less_where_it_would_sway_values_more_than_rewards_do(
+    alpha: float, terminals: bool
+) -> None:
+    data = half_random(1.0, terminals)
+    found = prepare(data, acpo(head="plain", alpha=alpha, reward_scale=1.0))
+    log_beta = found.rows[:, -2].astype(float).clip(-20, 20)
+
+    def spread(x: np.ndarray) -> float:
+        """Of values that every row sums up by itself, with 3,000 more steps where it was cut."""
+        values = []
+        for row, episode in enumerate(data.episode_ids):
+            ahead = x[row:][data.episode_ids[row:] == episode]
+            if not terminals:
+                more = np.full(3_000, x[data.episode_ids == episode].mean())
+                ahead = np.concatenate([ahead, more])
+            values.append(0.99 ** np.arange(len(ahead)) @ ahead)
+        return float(np.std(values))
+
+    ratio = alpha * spread(log_beta) / spread(data.rewards.astype(float))
+    assert (ratio > 1.0) == (alpha == 3.0)
+    expected = min(1.0, ratio**-2)
+    assert found.algorithm.entropy_price == pytest.approx(expected, rel=1e-4)
+    assert found.facts["entropy_price"] == found.algorithm.entropy_price
+
+
+def test_an_entropy_price_that_was_given_is_kept_and_equal_rewards_ask_for_no_other() -> None:
+    wide = half_random(1.0)
+    loud = {"head": "plain", "alpha": 3.0, "reward_scale": 1.0}
+    assert prepare(wide, acpo(**loud, entropy_price=0.3)).algorithm.entropy_price == 0.3
+    silent = replace(wide, rewards=np.zeros_like(wide.rewards))
+    assert prepare(silent, acpo(**loud)).algorithm.entropy_price == 1.0
+    assert 0 < prepare(wide, acpo(**loud, gamma=1.0)).algorithm.entropy_price < 1.0
+
+
+def test_the_price_of_entropy_does_not_hang_on_the_unit_of_rewards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loud = {"head": "plain", "alpha": 30.0}
+    prices = [prepare(half_random(g), acpo(**loud)).algorithm.entropy_price for g in (1.0, 1e3)]
+    assert prices[0] < 0.9
+    assert prices[1] == pytest.approx(prices[0], rel=1e-3)
+    # Of very much data some episodes do.
+    monkeypatch.setattr("acpo.training.prepare.MAX_FIT_ROWS", 1_500)
+    some = prepare(half_random(1.0), acpo(**loud)).algorithm.entropy_price
+    assert some == pytest.approx(prices[0], rel=0.3)
+    assert some != prices[0]

@@ -151,6 +151,7 @@ def _as_the_paper(algorithm: Any, row: Preset) -> Any:
         layer_norm=False,
         reward_scale=1.0,
         value_start=0.0,
+        entropy_price=1.0,
         advantage_spread_max=None,
         weight_spread=None,
         normalize_weights=False,

@@ -81,6 +81,7 @@ class ACPO(Weighing):
         "rule.lam_start": NOT_NEGATIVE,
         "rule.lam_rate": NOT_NEGATIVE,
         "rule.slack_steps": COUNT,
+        "entropy_price": NOT_NEGATIVE,
     }
 
     rule: cci.Rule = field(default_factory=lambda: cci.dual(waits=True, slack_steps=100))
@@ -119,6 +120,9 @@ class ACPO(Weighing):
     """What Q and V start at. None: the constant c that Bellman's equation asks for on the data's
     average, c = E[r] + γ (1 − P(terminal)) c. A common constant is what bootstrapping learns last,
     at the rate γ per sweep; until it has, V trails Q and A is mostly by how much."""
+    entropy_price: float | None = None
+    """What a nat of entropy is worth in V's target, in α. None: 1, or less where entropy would sway
+    the data's values more than rewards do (`training.prepare`)."""
     behavior: BehaviorConfig = field(default_factory=BehaviorConfig)
     """Which πβ is fitted, and how."""
 
@@ -129,6 +133,13 @@ class ACPO(Weighing):
         if self.rule.epsilon == "auto":
             raise ValueError("ε has to be settled from data before it is used")
         return self.rule.epsilon
+
+    @property
+    def price(self) -> float:
+        """What a nat of entropy is worth in V's target."""
+        if self.entropy_price is None:
+            raise ValueError("entropy_price has to be settled from data before it is used")
+        return self.alpha * self.entropy_price
 
     @property
     def policy_head(self) -> Head:
@@ -186,7 +197,7 @@ class ACPO(Weighing):
         """
         if self.gamma >= 1.0:  # nothing bounds a sum that is not discounted
             return -float("inf"), float("inf")
-        entropy = self.alpha * self.log_prob_clip
+        entropy = self.price * self.log_prob_clip
         low, high = min(rewards[0] - entropy, 0.0), max(rewards[1] + entropy, 0.0)
         return low / (1.0 - self.gamma), high / (1.0 - self.gamma)
 
@@ -207,8 +218,11 @@ class ACPO(Weighing):
     # --- losses ---------------------------------------------------------------------------------
 
     def value_loss(self, v: Array, q: Array, log_pi: Array) -> tuple[Array, Metrics]:
-        """L_V = ½ (V(s) − Y_V)², Y_V = min_i Q_i(s,a) − α log πθ(a|s), a ~ πθ   (Eq-Loss-V)."""
-        target = q.min(axis=0) - self.alpha * self.clip(log_pi)
+        """L_V = ½ (V(s) − Y_V)², Y_V = min_i Q_i(s,a) − α log πθ(a|s), a ~ πθ   (Eq-Loss-V).
+
+        α there is the weight's times `entropy_price`.
+        """
+        target = q.min(axis=0) - self.price * self.clip(log_pi)
         loss = 0.5 * jnp.mean((v - jax.lax.stop_gradient(target)) ** 2)
         return loss, {"value/loss": loss, "value/v": v.mean()}
 

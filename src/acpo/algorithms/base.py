@@ -133,6 +133,11 @@ class Algorithm:
         return 0.0
 
     @property
+    def entropy_price(self) -> float | None:
+        """What a nat of entropy is worth in the critics' targets, in units of its own."""
+        return 1.0
+
+    @property
     def head(self) -> str:
         """How the actor's outputs become an action: plain, squashed, deterministic; or auto."""
         return "deterministic"

@@ -28,7 +28,7 @@ def configured(name: str) -> Any:
 
     algorithm = ALGORITHMS[name]
     sizes = {"batch_size": speed.BATCH, "hidden": speed.HIDDEN}
-    changes = {**sizes, **PHASES, "value_start": 0.0}
+    changes = {**sizes, **PHASES, "value_start": 0.0, "entropy_price": 1.0}
     known = {field.name for field in fields(algorithm)}
     algorithm = replace(algorithm, **{k: v for k, v in changes.items() if k in known})
     size = Size(speed.ROWS, speed.OBSERVATION_DIM, speed.ACTION_DIM)

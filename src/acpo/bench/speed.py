@@ -68,7 +68,12 @@ def ours(seeds: int, seconds: float) -> float:
     from acpo.training.prepare import Layout
 
     algorithm = ACPO(
-        rule=dual(-1.0), head="squashed", batch_size=BATCH, hidden=HIDDEN, value_start=0.0
+        rule=dual(-1.0),
+        head="squashed",
+        batch_size=BATCH,
+        hidden=HIDDEN,
+        value_start=0.0,
+        entropy_price=1.0,
     )
     layout = Layout(OBSERVATION_DIM, ACTION_DIM, 2 * ACTION_DIM)
     return updates_per_second(algorithm, layout, seeds, seconds)

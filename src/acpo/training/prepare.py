@@ -181,6 +181,10 @@ def prepare(
         (rows,) = map(packed, data.blocks(len(data)))
     else:
         rows = _on_disk(map(packed, data.blocks()), layout.width, directory)
+    if algorithm.entropy_price is None:
+        price = _entropy_price(data, rows, layout, algorithm)
+        algorithm = dataclasses.replace(algorithm, entropy_price=price)
+        facts["entropy_price"] = price
     return Prepared(algorithm, rows, layout, normalizer, facts)
 
 
@@ -216,6 +220,48 @@ def _mean_value(data: Dataset, gamma: float) -> float:
     ends = float(np.mean(data.terminals))
     forgotten = 1.0 - gamma * (1.0 - ends)
     return float(np.mean(data.rewards, dtype=np.float64)) / forgotten if forgotten > 0 else 0.0
+
+
+def _entropy_price(data: Dataset, rows: np.ndarray, layout: Layout, algorithm: Any) -> float:
+    """What a nat of entropy is worth in V's target, in α: min(1, 1/x²).
+
+    x = σ[Σ_t γ^t α log πβ(a_t|s_t)] / σ[Σ_t γ^t r_t] over the data's rows: how far values differ by
+    entropy alone, in units of how far they differ by reward. Below 1 entropy is a regulariser.
+    Above, V looks for noise: in data half of which is random, at its random half. By 1/x both would
+    differ alike, and cancel where the better policy is the narrower one; by 1/x² entropy has the
+    less to say the more it would.
+    """
+    chosen = np.arange(len(data))
+    if len(data) > MAX_FIT_ROWS:
+        _, chosen = data.split(MAX_FIT_ROWS / len(data), BEHAVIOR_SEED)
+    reward = 2 * layout.observation_dim + layout.action_dim
+    rewards, terminals, log_beta = rows[chosen][:, [reward, reward + 1, -2]].T.astype(np.float64)
+    borders = np.flatnonzero(np.diff(data.episode_ids[chosen])) + 1
+
+    def spread(signal: np.ndarray) -> float:
+        episodes = zip(np.split(signal, borders), np.split(terminals, borders), strict=True)
+        return float(np.std([v for x, end in episodes for v in _values(x, end[-1], algorithm)]))
+
+    by_entropy = spread(algorithm.alpha * np.asarray(algorithm.clip(log_beta)))
+    by_reward = spread(rewards)
+    if not 0.0 < by_reward < by_entropy:
+        return 1.0
+    return (by_reward / by_entropy) ** 2
+
+
+def _values(signal: np.ndarray, terminal: float, algorithm: Any) -> list[float]:
+    """Σ_k γ^k x_{t+k} of an episode, last row first.
+
+    Where it was cut off it goes on at its own average; where nothing is discounted, not at all.
+    """
+    gamma = algorithm.gamma
+    goes_on = not terminal and gamma < 1.0
+    value = float(signal.mean()) / (1.0 - gamma) if goes_on else 0.0
+    values = []
+    for x in signal[::-1].tolist():
+        value = x + gamma * value
+        values.append(value)
+    return values
 
 
 class FittingRows(NamedTuple):
