@@ -193,7 +193,8 @@ class ACPO(Weighing):
     def q_range(self, rewards: tuple[float, float]) -> tuple[float, float]:
         """The least and the largest Q that rewards within `rewards` allow.
 
-        Q = E Σ_t γ^t (r_t − γ α log πθ), with |log πθ| clipped; an episode may end at once.
+        Q = E Σ_t γ^t (r_t − γ α log πθ), α at its price and |log πθ| clipped; an episode may end at
+        once.
         """
         if self.gamma >= 1.0:  # nothing bounds a sum that is not discounted
             return -float("inf"), float("inf")

@@ -235,7 +235,8 @@ def _entropy_price(data: Dataset, rows: np.ndarray, layout: Layout, algorithm: A
     if len(data) > MAX_FIT_ROWS:
         _, chosen = data.split(MAX_FIT_ROWS / len(data), BEHAVIOR_SEED)
     reward = 2 * layout.observation_dim + layout.action_dim
-    rewards, terminals, log_beta = rows[chosen][:, [reward, reward + 1, -2]].T.astype(np.float64)
+    columns = rows[chosen[:, None], [reward, reward + 1, -2]]
+    rewards, terminals, log_beta = columns.T.astype(np.float64)
     borders = np.flatnonzero(np.diff(data.episode_ids[chosen])) + 1
 
     def spread(signal: np.ndarray) -> float:
