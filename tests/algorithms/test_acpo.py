@@ -126,6 +126,7 @@ class Reference(NamedTuple):
     lam: float
     slack: float
     waits: bool
+    clones: bool
     first: dict[str, Any]
     second: dict[str, Any]
     step: int
@@ -135,7 +136,7 @@ class Reference(NamedTuple):
         doubles = jax.tree.map(lambda x: np.array(x, np.float64), state)
         nets = {part: getattr(doubles.trained, part) for part in PARTS}
         zeros = jax.tree.map(np.zeros_like, nets)
-        dial = float(state.lam), float(state.slack), bool(state.waits)
+        dial = float(state.lam), float(state.slack), bool(state.waits), bool(state.clones)
         return cls(nets, doubles.target, config.actor(doubles), *dial, zeros, zeros, 0)
 
 
@@ -160,6 +161,8 @@ def reference_update(
     share = 1 / config.rule.slack_steps
     slack = (1 - share) * ref.slack + share * (constraint - config.epsilon)
     waits = ref.waits and slack < 0 and ref.step < STEPS / 2
+    outside = slack < -config.rule.epsilon_margin and ref.step >= STEPS / 4
+    clones = ref.clones or (outside and config.cloning > 0)
     lam = ref.lam if waits else max(ref.lam - config.rule.lam_rate * slack, 0.0)
 
     bootstrap = ref.target if config.value_target == "target" else critic
@@ -182,12 +185,14 @@ def reference_update(
     else:
         z = 1.349 * (exponent - np.median(exponent)) / quartile_range(exponent)
         edge = config.log_weight_max / config.weight_spread
-        edge += config.sharpening * min(max(slack, 0.0), 2.0)
+        edge += config.sharpening * (0.0 if clones else min(max(slack, 0.0), 2.0))
         ordered = np.exp(config.weight_spread * np.minimum(z, edge))
         weighed = np.exp(np.minimum(config.trusted_spread * z, config.log_weight_max))
         weight = ordered ** (1 - trust) * weighed**trust
     if config.normalize_weights:
         weight = weight / weight.mean()
+    if clones:
+        weight = (1 - config.cloning) * weight + config.cloning
 
     def value_loss(net: MLP) -> float:
         return 0.5 * ((forward(net, s)[:, 0] - y_v) ** 2).mean()
@@ -222,7 +227,8 @@ def reference_update(
         lambda old, new: (1 - share) * old + share * new, ref.average, nets["actor"]
     )
     metrics = {**values, "lambda": lam, "constraint": constraint}
-    return Reference(nets, target, average, lam, slack, waits, first, second, t), gradient, metrics
+    after = Reference(nets, target, average, lam, slack, waits, clones, first, second, t)
+    return after, gradient, metrics
 
 
 def assert_close(found: Any, expected: Any, rtol: float = 0.0, atol: float = 1e-5) -> None:
@@ -253,6 +259,14 @@ VARIANTS = {
         sharpening=0.2,
         normalize_weights=True,
     ),
+    "a policy that leaves the data": make(
+        rule=cci.dual(epsilon=9.0, start=0.7, rate=0.05),
+        weight_spread=5.0,
+        log_weight_max=1.0,
+        sharpening=0.2,
+        normalize_weights=True,
+        cloning=0.4,
+    ),
     "a constraint soon met": make(
         rule=cci.dual(-99.0, start=0.7, rate=1e-3, waits=True, slack_steps=2)
     ),
@@ -279,6 +293,7 @@ def test_updates_equal_the_numpy_version(config: ACPO) -> None:
         assert_close(config.actor(state), reference.average, atol=3e-5)
         assert float(state.lam) == pytest.approx(reference.lam, abs=1e-5)
         assert float(state.slack) == pytest.approx(reference.slack, rel=1e-4)
+        assert bool(state.clones) == reference.clones
         for name, value in {
             "value/loss": expected["value"],
             "critic/loss": expected["critic"],
@@ -724,6 +739,53 @@ def test_lambda_answers_a_constraint_that_is_not_met_in_half_the_run() -> None:
     moves = np.diff(lams)
     np.testing.assert_array_equal(moves[:3], 0.0)
     assert np.all(moves[3:] > 0.1)
+
+
+def test_a_policy_far_outside_clones_from_a_quarter_of_the_run_on_to_its_end() -> None:
+    rule = replace(cci.dual(-5.0, start=0.7, rate=0.05), epsilon_margin=3.0)
+    near = make_batch()._replace(behavior=jnp.zeros((ROWS, 2 * A)))
+    far = near._replace(behavior=jnp.asarray([[9.0] * A + [-5.0] * A] * ROWS, jnp.float32))
+    # E[log πβ] is −20 of the far batch and above −5 of the near one.
+    for batches, expected in [
+        ((far, far, near, near, near, near), [False] * 6),
+        ((far, far, far, near, near, near), [False, False, True, True, True, True]),
+        ((near, near, near, near, near, far), [False] * 5 + [True]),
+    ]:
+        for cloning in (0.5, 0.0):
+            config = make(rule=rule, cloning=cloning)
+            state = config.init(jax.random.key(0), Spec(S, A, 8))
+            found = []
+            for batch in batches:
+                state, _ = compiled(config)(state, batch, jax.random.key(10))
+                found.append(bool(state.clones))
+            assert found == [cloning > 0 and x for x in expected]
+    fixed = make(rule=replace(cci.fixed(0.7), epsilon=9.0))
+    state = fixed.init(jax.random.key(0), Spec(S, A, STEPS))
+    for _ in range(STEPS):
+        state, _ = compiled(fixed)(state, far, jax.random.key(10))
+    assert not state.clones
+
+
+def test_a_policy_outside_by_less_than_the_margin_does_not_clone() -> None:
+    for margin in (1e-3, 1e3):
+        config = make(rule=replace(cci.dual(9.0, start=0.7), epsilon_margin=margin))
+        state = config.init(jax.random.key(0), Spec(S, A, STEPS))
+        for _ in range(2):
+            state, _ = compiled(config)(state, make_batch(), jax.random.key(10))
+        assert bool(state.clones) == (margin < 1)
+
+
+def test_a_policy_that_clones_spends_no_slack() -> None:
+    config = VARIANTS["slack that sharpens"]
+    found = {}
+    for slack, clones in ((2.0, False), (2.0, True), (0.0, True)):
+        state = start(config)._replace(slack=jnp.float32(slack), clones=jnp.bool(clones))
+        metrics = jax.jit(config.diagnose)(state, make_batch(), jax.random.key(10))
+        found[slack, clones] = [float(metrics[f"weights/{x}"]) for x in ("clipped", "cloning")]
+        found[slack, clones].append(float(metrics["weights/effective_sample_size"]))
+    assert found[2.0, True] == found[0.0, True] != found[2.0, False]
+    assert [x[1] for x in found.values()] == [0.0, 0.5, 0.5]
+    assert found[2.0, True][2] > found[2.0, False][2]
 
 
 def test_an_epsilon_that_was_never_settled_is_refused() -> None:

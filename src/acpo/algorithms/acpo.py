@@ -54,6 +54,8 @@ class ACPOState(NamedTuple):
     """E[log πβ] − ε, a running mean; negative where λ is fixed."""
     waits: Array
     """Whether λ still waits for the constraint to be met."""
+    clones: Array
+    """Whether part of πθ's loss is plain cloning; once it is, to the end."""
     optimiser: optax.OptState
     schedule: Schedule
 
@@ -183,6 +185,7 @@ class ACPO(Weighing):
             lam=jnp.float32(start),
             slack=jnp.float32(-1.0),  # forgotten after a few `slack_steps`
             waits=jnp.bool(self.rule.lam_waits),
+            clones=jnp.bool(False),
             optimiser=optax.scale_by_adam().init(trained),
             schedule=Schedule.start(spec.total_steps),
         )
@@ -243,12 +246,10 @@ class ACPO(Weighing):
         lam: Array,
         trust: Array | float = 0.0,
         slack: Array | float = 0.0,
+        clones: Array | bool = False,
     ) -> tuple[Array, Metrics]:
         """−J^CCI = −E_D[w_λ(s,a) log πθ(a|s)]   (Eq-CCI-Obj)."""
-        log_weight = self.log_weight(advantage, log_beta, lam, trust, slack)
-        if self.normalize_weights:
-            log_weight = jax.nn.log_softmax(log_weight) + np.log(len(log_weight))
-        weight = jnp.exp(log_weight)
+        weight = self.weight(advantage, log_beta, lam, trust, slack, clones)
         loss = -jnp.mean(jax.lax.stop_gradient(weight) * log_pi)
         return loss, {"policy/loss": loss}
 
@@ -263,14 +264,17 @@ class ACPO(Weighing):
         noise = jax.random.normal(key, batch.actions.shape)
         head = self.policy_head
 
-        def total_loss(trained: Trained) -> tuple[Array, tuple[Array, Array, Array, Metrics]]:
+        def total_loss(trained: Trained) -> tuple[Array, tuple[tuple[Array, ...], Metrics]]:
             policy = head.parameters(trained.actor(batch.observations))
             actions, log_pi = jax.lax.stop_gradient(head.sample_with_log_prob(policy, noise))
             log_beta = self.clip(self.behavior_log_prob(batch, actions, key))
-            lam, slack, waits = state.lam, state.slack, state.waits
+            lam, slack, waits, clones = state.lam, state.slack, state.waits, state.clones
             if self.rule.lam_rate > 0:
+                step, total = state.schedule
                 slack += (log_beta.mean() - self.epsilon - slack) / self.rule.slack_steps
-                waits &= (slack < 0) & (2 * state.schedule.step < state.schedule.total)
+                waits &= (slack < 0) & (2 * step < total)
+                if self.cloning > 0:
+                    clones |= (slack < -self.rule.epsilon_margin) & (4 * step >= total)
                 moved = cci.dual_step(lam, slack, self.rule.lam_rate)
                 lam = jnp.where(waits, lam, moved)
 
@@ -293,7 +297,8 @@ class ACPO(Weighing):
                 data_log_beta,
                 lam,
                 self.trust(advantage, data_q - sampled_q.min(axis=0)),
-                slack,
+                jnp.where(clones, 0.0, slack),
+                clones,
             )
             metrics = {
                 **value_metrics,
@@ -302,10 +307,10 @@ class ACPO(Weighing):
                 "dial/lambda": lam,
                 "dial/constraint": log_beta.mean(),
             }
-            return value_loss + critic_loss + policy_loss, (lam, slack, waits, metrics)
+            return value_loss + critic_loss + policy_loss, ((lam, slack, waits, clones), metrics)
 
         gradient, aux = jax.grad(total_loss, has_aux=True)(state.trained)
-        lam, slack, waits, metrics = aux
+        (lam, slack, waits, clones), metrics = aux
         rate = state.schedule.cosine(self.learning_rate, self.final_learning_rate)
         trained, optimiser = adam_step(state.trained, gradient, state.optimiser, rate)
         return ACPOState(
@@ -315,6 +320,7 @@ class ACPO(Weighing):
             lam=lam,
             slack=slack,
             waits=waits,
+            clones=clones,
             optimiser=optimiser,
             schedule=state.schedule.next(),
         ), metrics
@@ -335,11 +341,13 @@ class ACPO(Weighing):
         sampled_q = bootstrap(batch.observations, actions)
         trust = self.trust(advantage, q.min(axis=0) - sampled_q.min(axis=0))
         inputs = (self.bounded(advantage, data_log_beta), data_log_beta, state.lam)
-        ordered = self.log_weight(*inputs, slack=state.slack)
-        weight = jnp.exp(self.log_weight(*inputs, trust, state.slack))
+        slack = jnp.where(state.clones, 0.0, state.slack)
+        ordered = self.log_weight(*inputs, slack=slack)
+        weight = self.weight(*inputs, trust, slack, state.clones)
         metrics = {
             "weights/trust": trust,
-            "weights/clipped": jnp.mean(ordered >= self.edge(state.slack)),
+            "weights/clipped": jnp.mean(ordered >= self.edge(slack)),
+            "weights/cloning": self.cloning * state.clones,
             "weights/effective_sample_size": jnp.sum(weight) ** 2
             / (len(weight) * jnp.sum(weight**2) + 1e-30),
             "advantage/mean": advantage.mean(),

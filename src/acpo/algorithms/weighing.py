@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, Self
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from acpo import cci
-from acpo.algorithms.base import ABOVE_0, NOT_NEGATIVE, Algorithm, Batch, Limit, Size
+from acpo.algorithms.base import ABOVE_0, NOT_NEGATIVE, UNIT, Algorithm, Batch, Limit, Size
 
 QUARTILES = np.array([25.0, 50.0, 75.0])
 # The quartiles of a normal distribution are this many deviations apart.
@@ -50,6 +51,7 @@ class Weighing(Algorithm):
         "weight_spread": ABOVE_0,
         "trusted_spread": ABOVE_0,
         "sharpening": NOT_NEGATIVE,
+        "cloning": UNIT,
     }
 
     alpha: float = 0.1
@@ -71,6 +73,10 @@ class Weighing(Algorithm):
     """Every nat by which the policy is within its constraint, up to two, moves the edge of the step
     out by so many deviations of log w_λ: from the better 35 % of normal rows to 20 % and 10 %. So
     slack is spent also where λ has no more to give. 0: the edge stays."""
+    cloning: float = 0.5
+    """The share of the loss that becomes plain cloning where weights alone do not hold the policy:
+    it is farther outside its constraint than `rule.epsilon_margin`, and a quarter of the run is
+    over. It stays so to the end, and slack sharpens no more. 0: never."""
     effective_rows: int = 1_000
     """On little data both spreads and the sharpening are lowered until the weights of normal log
     w_λ have an effective sample size of so many rows per dimension of observations and actions, or
@@ -154,6 +160,22 @@ class Weighing(Algorithm):
         ordered = jnp.minimum(self.weight_spread * z, self.edge(slack))
         weighed = jnp.minimum(self.trusted_spread * z, self.log_weight_max)
         return ordered + trust * (weighed - ordered)
+
+    def weight(
+        self,
+        advantage: Array,
+        log_beta: Array,
+        lam: Array,
+        trust: Array | float = 0.0,
+        slack: Array | float = 0.0,
+        clones: Array | bool = False,
+    ) -> Array:
+        """w_λ, over its mean if it is normalised; where the policy `clones`, (1 − c) w_λ + c."""
+        log_weight = self.log_weight(advantage, log_beta, lam, trust, slack)
+        if self.normalize_weights:
+            log_weight = jax.nn.log_softmax(log_weight) + np.log(len(log_weight))
+        weight = jnp.exp(log_weight)
+        return weight + self.cloning * jnp.asarray(clones) * (1.0 - weight)
 
     def edge(self, slack: Array | float) -> Array | float:
         """Where the exponent is clipped: slack moves that out, if there is a step to sharpen."""

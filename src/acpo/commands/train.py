@@ -179,6 +179,8 @@ def summary(run: Run, relabel: str | None = None) -> dict[str, Any]:
         }
         found["regime"] = regime(lam, run.algorithm.alpha)
         found["constraint"] = float(last["dial/constraint"].to_numpy().mean())
+        if "weights/cloning" in last.columns:
+            found["cloning"] = float(last["weights/cloning"].to_numpy().mean())
     return {k: float(v) if isinstance(v, float) else v for k, v in found.items()}
 
 
@@ -208,6 +210,11 @@ def describe(run: Run, found: dict[str, Any]) -> list[str]:
         lines.append(
             f"dial      λ = {found['lambda']:.3g} (α = {found['alpha']:g}): {found['regime']}; "
             f"E[log πβ] = {found['constraint']:.2f}, ε = {found['epsilon']:.2f}"
+        )
+    if found.get("cloning"):
+        lines.append(
+            f"held      {found['cloning']:.0%} of the loss is plain cloning: weights alone "
+            "left the policy far outside ε"
         )
     directory = run.directory
     if directory:
