@@ -167,3 +167,16 @@ def test_training_ends_with_a_summary_for_a_person_and_for_a_program(
     assert f"score {found['score_mean']:.1f} ± 0.0" in printed
     assert f"λ = {found['lambda']:.3g}" in printed
     assert "E[log πβ] =" in printed
+
+
+def test_training_says_where_weights_alone_did_not_hold_the_policy(
+    hopper_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from harness import TINY
+
+    words = [str(hopper_file), *TINY, "--steps", "20", "--env", "none", "--epsilon", "15"]
+    for share in ("0.5", "0"):
+        out = str(tmp_path / share)
+        assert main(["train", *words, "--cloning-share", share, "--out", out]) == 0
+        printed = capsys.readouterr().out
+        assert ("held      50% of the loss is plain cloning" in printed) == (share == "0.5")

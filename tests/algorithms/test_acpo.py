@@ -162,7 +162,7 @@ def reference_update(
     slack = (1 - share) * ref.slack + share * (constraint - config.epsilon)
     waits = ref.waits and slack < 0 and ref.step < STEPS / 2
     outside = slack < -config.rule.epsilon_margin and ref.step >= STEPS / 4
-    clones = ref.clones or (outside and config.cloning > 0)
+    clones = ref.clones or (outside and config.cloning_share > 0)
     lam = ref.lam if waits else max(ref.lam - config.rule.lam_rate * slack, 0.0)
 
     bootstrap = ref.target if config.value_target == "target" else critic
@@ -192,7 +192,7 @@ def reference_update(
     if config.normalize_weights:
         weight = weight / weight.mean()
     if clones:
-        weight = (1 - config.cloning) * weight + config.cloning
+        weight = (1 - config.cloning_share) * weight + config.cloning_share
 
     def value_loss(net: MLP) -> float:
         return 0.5 * ((forward(net, s)[:, 0] - y_v) ** 2).mean()
@@ -265,7 +265,7 @@ VARIANTS = {
         log_weight_max=1.0,
         sharpening=0.2,
         normalize_weights=True,
-        cloning=0.4,
+        cloning_share=0.4,
     ),
     "a constraint soon met": make(
         rule=cci.dual(-99.0, start=0.7, rate=1e-3, waits=True, slack_steps=2)
@@ -751,14 +751,14 @@ def test_a_policy_far_outside_clones_from_a_quarter_of_the_run_on_to_its_end() -
         ((far, far, far, near, near, near), [False, False, True, True, True, True]),
         ((near, near, near, near, near, far), [False] * 5 + [True]),
     ]:
-        for cloning in (0.5, 0.0):
-            config = make(rule=rule, cloning=cloning)
+        for share in (0.5, 0.0):
+            config = make(rule=rule, cloning_share=share)
             state = config.init(jax.random.key(0), Spec(S, A, 8))
             found = []
             for batch in batches:
                 state, _ = compiled(config)(state, batch, jax.random.key(10))
                 found.append(bool(state.clones))
-            assert found == [cloning > 0 and x for x in expected]
+            assert found == [share > 0 and x for x in expected]
     fixed = make(rule=replace(cci.fixed(0.7), epsilon=9.0))
     state = fixed.init(jax.random.key(0), Spec(S, A, STEPS))
     for _ in range(STEPS):

@@ -101,7 +101,7 @@ def test_where_the_paper_is_silent_its_presets_take_the_plainest_choice(preset: 
         ("tau", 5e-3),
         ("value_start", 0.0),
         ("entropy_price", 1.0),
-        ("cloning", 0.0),
+        ("cloning_share", 0.0),
     ],
 )
 def test_the_papers_presets_take_none_of_our_departures(departure: str, papers: float) -> None:

@@ -155,7 +155,7 @@ def _as_the_paper(algorithm: Any, row: Preset) -> Any:
         advantage_spread_max=None,
         weight_spread=None,
         normalize_weights=False,
-        cloning=0.0,
+        cloning_share=0.0,
     )
 
 

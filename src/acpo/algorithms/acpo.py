@@ -273,7 +273,7 @@ class ACPO(Weighing):
                 step, total = state.schedule
                 slack += (log_beta.mean() - self.epsilon - slack) / self.rule.slack_steps
                 waits &= (slack < 0) & (2 * step < total)
-                if self.cloning > 0:
+                if self.cloning_share > 0:
                     clones |= (slack < -self.rule.epsilon_margin) & (4 * step >= total)
                 moved = cci.dual_step(lam, slack, self.rule.lam_rate)
                 lam = jnp.where(waits, lam, moved)
@@ -347,7 +347,7 @@ class ACPO(Weighing):
         metrics = {
             "weights/trust": trust,
             "weights/clipped": jnp.mean(ordered >= self.edge(slack)),
-            "weights/cloning": self.cloning * state.clones,
+            "weights/cloning": self.cloning_share * state.clones,
             "weights/effective_sample_size": jnp.sum(weight) ** 2
             / (len(weight) * jnp.sum(weight**2) + 1e-30),
             "advantage/mean": advantage.mean(),

@@ -51,7 +51,7 @@ class Weighing(Algorithm):
         "weight_spread": ABOVE_0,
         "trusted_spread": ABOVE_0,
         "sharpening": NOT_NEGATIVE,
-        "cloning": UNIT,
+        "cloning_share": UNIT,
     }
 
     alpha: float = 0.1
@@ -73,7 +73,7 @@ class Weighing(Algorithm):
     """Every nat by which the policy is within its constraint, up to two, moves the edge of the step
     out by so many deviations of log w_λ: from the better 35 % of normal rows to 20 % and 10 %. So
     slack is spent also where λ has no more to give. 0: the edge stays."""
-    cloning: float = 0.5
+    cloning_share: float = 0.5
     """The share of the loss that becomes plain cloning where weights alone do not hold the policy:
     it is farther outside its constraint than `rule.epsilon_margin`, and a quarter of the run is
     over. It stays so to the end, and slack sharpens no more. 0: never."""
@@ -175,7 +175,7 @@ class Weighing(Algorithm):
         if self.normalize_weights:
             log_weight = jax.nn.log_softmax(log_weight) + np.log(len(log_weight))
         weight = jnp.exp(log_weight)
-        return weight + self.cloning * jnp.asarray(clones) * (1.0 - weight)
+        return weight + self.cloning_share * jnp.asarray(clones) * (1.0 - weight)
 
     def edge(self, slack: Array | float) -> Array | float:
         """Where the exponent is clipped: slack moves that out, if there is a step to sharpen."""
