@@ -161,7 +161,7 @@ def reference_update(
     share = 1 / config.rule.slack_steps
     slack = (1 - share) * ref.slack + share * (constraint - config.epsilon)
     waits = ref.waits and slack < 0 and ref.step < STEPS / 2
-    outside = slack < -config.rule.epsilon_margin and ref.step >= STEPS / 4
+    outside = slack < -config.rule.epsilon_margin and ref.step >= STEPS // 4
     clones = ref.clones or (outside and config.cloning_share > 0)
     lam = ref.lam if waits else max(ref.lam - config.rule.lam_rate * slack, 0.0)
 
@@ -764,6 +764,15 @@ def test_a_policy_far_outside_clones_from_a_quarter_of_the_run_on_to_its_end() -
     for _ in range(STEPS):
         state, _ = compiled(fixed)(state, far, jax.random.key(10))
     assert not state.clones
+
+
+def test_a_long_run_asks_after_5000_steps_whether_the_policy_is_held() -> None:
+    config = make(rule=cci.dual(9.0, start=0.7))
+    for step in (4_999, 5_000):
+        state = config.init(jax.random.key(0), Spec(S, A, 1_000_000))
+        state = state._replace(schedule=state.schedule._replace(step=jnp.int32(step)))
+        state, _ = compiled(config)(state, make_batch(), jax.random.key(10))
+        assert bool(state.clones) == (step == 5_000)
 
 
 def test_a_policy_outside_by_less_than_the_margin_does_not_clone() -> None:

@@ -36,6 +36,11 @@ from acpo.behavior.models import make_density
 from acpo.networks import MLP, Head, HeadKind, TwinQ
 
 
+# So many updates, or a quarter of a shorter run, may a policy take to learn to act as the data does
+# before it is told by its constraint how well it does.
+PATIENCE = 5_000
+
+
 class Trained(NamedTuple):
     """What the optimiser moves."""
 
@@ -274,7 +279,8 @@ class ACPO(Weighing):
                 slack += (log_beta.mean() - self.epsilon - slack) / self.rule.slack_steps
                 waits &= (slack < 0) & (2 * step < total)
                 if self.cloning_share > 0:
-                    clones |= (slack < -self.rule.epsilon_margin) & (4 * step >= total)
+                    outside = slack < -self.rule.epsilon_margin
+                    clones |= outside & (step >= jnp.minimum(PATIENCE, total // 4))
                 moved = cci.dual_step(lam, slack, self.rule.lam_rate)
                 lam = jnp.where(waits, lam, moved)
 

@@ -75,8 +75,8 @@ class Weighing(Algorithm):
     slack is spent also where λ has no more to give. 0: the edge stays."""
     cloning_share: float = 0.5
     """The share of the loss that becomes plain cloning where weights alone do not hold the policy:
-    it is farther outside its constraint than `rule.epsilon_margin`, and a quarter of the run is
-    over. It stays so to the end, and slack sharpens no more. 0: never."""
+    after 5,000 steps, or a quarter of the run, or later, it is farther outside its constraint than
+    `rule.epsilon_margin`. It stays so to the end, and slack sharpens no more. 0: never."""
     effective_rows: int = 1_000
     """On little data both spreads and the sharpening are lowered until the weights of normal log
     w_λ have an effective sample size of so many rows per dimension of observations and actions, or
