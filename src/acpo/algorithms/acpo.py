@@ -35,7 +35,6 @@ from acpo.behavior.density import Density, Exact
 from acpo.behavior.models import make_density
 from acpo.networks import MLP, Head, HeadKind, TwinQ
 
-
 # So many updates, or a quarter of a shorter run, may a policy take to learn to act as the data does
 # before it is told by its constraint how well it does.
 PATIENCE = 5_000
