@@ -180,3 +180,21 @@ def test_training_says_where_weights_alone_did_not_hold_the_policy(
         assert main(["train", *words, "--cloning-share", share, "--out", out]) == 0
         printed = capsys.readouterr().out
         assert ("held      50% of the loss is plain cloning" in printed) == (share == "0.5")
+
+
+def test_data_whose_rewards_its_task_counts_otherwise_gets_no_score_from_a_file_either(
+    hopper_file: Path,
+) -> None:
+    from dataclasses import replace
+
+    import polars as pl
+
+    import acpo
+    from acpo.commands.train import summary
+    from acpo.training.loop import Run
+
+    data = replace(acpo.load_dataset(hopper_file), name="demonstrations", environment=None)
+    rows = pl.DataFrame({"seed": [0], "step": [1]})
+    for environment, scored in (("d4rl/kitchen-complete-v0", False), ("Hopper-v4", True)):
+        run = Run(None, data, environment, [], rows, pl.DataFrame(), {}, None)
+        assert ("data_mean_score" in summary(run)) == scored

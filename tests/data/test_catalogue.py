@@ -228,6 +228,8 @@ def test_a_kitchen_counts_a_sub_task_once_and_an_ant_its_trajectory() -> None:
     assert catalogue.counted_return(data) == data.mean_return
     assert catalogue.counted_return(kitchen) == pytest.approx((2 + 1 + 3 + 1 + 0 + 2) / 6)
     assert catalogue.counted_return(ant) == pytest.approx(2 / 3)
+    # Data that names no environment is counted as the one it is scored in counts.
+    assert catalogue.counted_return(data, kitchen.environment) == catalogue.counted_return(kitchen)
 
 
 # Official files.

@@ -142,7 +142,7 @@ def summary(run: Run, relabel: str | None = None) -> dict[str, Any]:
     scale = reference(run.environment)
     # The data's returns have theirs also where policies are evaluated elsewhere, or not at all.
     data_scale = reference(run.environment, run.data.name)
-    task = find_task(run.data.name)
+    task = find_task(run.environment or "") or find_task(run.data.name)
     comparable = relabel is None and (task is None or task.data_comparable)
     found: dict[str, Any] = {
         "algorithm": type(run.algorithm).__name__,

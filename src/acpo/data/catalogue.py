@@ -161,14 +161,16 @@ def _remember(name: str, data: Dataset) -> None:
 _SEEN = ("rows", "episodes", "mean_return")
 
 
-def counted_return(data: Dataset) -> float:
+def counted_return(data: Dataset, environment: str | None = None) -> float:
     """The mean return of the data, counted as the task counts that of a roll-out.
+
+    The task is that of `environment`, by default of the one the data names.
 
     A reward of kitchen's data is the number of sub-tasks done so far, each of which a roll-out
     counts once. AntMaze's trajectories stay at the goal, or come back to it, and have an end at
     each such step; a roll-out ends at the first.
     """
-    task = data.environment or ""
+    task = environment or data.environment or ""
     if task.startswith("d4rl/kitchen"):
         most = np.full(data.num_episodes, -np.inf)
         np.maximum.at(most, data.episode_ids, data.rewards)

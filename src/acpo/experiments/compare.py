@@ -117,7 +117,7 @@ def compare(
         raise Diverged(" ".join(f"{method}: {why}" for method, why in stopped.items()))
     first = next(iter(runs.values()))
     scale = reference(first.environment)
-    mean = counted_return(data)
+    mean = counted_return(data, first.environment)
     return Comparison(
         dataset=data.name,
         environment=first.environment or "",
