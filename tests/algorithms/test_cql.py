@@ -80,14 +80,11 @@ def updated(other: bool) -> tuple[CQLState, Metrics]:
 
 @cache
 def noise() -> tuple[np.ndarray, np.ndarray]:
-    """What the update draws: for the policy at s and s', and uniformly."""
+    """What the update draws: for the policy at s and s', and uniformly; rows as last but one."""
     key_noise, key_uniform = jax.random.split(KEY)
-    return doubles(
-        (
-            jax.random.normal(key_noise, (2, 1 + N, ROWS, A)),
-            jax.random.uniform(key_uniform, (N, ROWS, A), minval=-1.0),
-        )
-    )
+    normal = jax.random.normal(key_noise, (ROWS, 2, 1 + N, A))
+    uniform = jax.random.uniform(key_uniform, (ROWS, N, A), minval=-1.0)
+    return doubles((jnp.moveaxis(normal, 0, 2), jnp.moveaxis(uniform, 0, 1)))
 
 
 def sample(actor: MLP, s: np.ndarray, eps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

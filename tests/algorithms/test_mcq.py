@@ -87,10 +87,19 @@ class Noise(NamedTuple):
 def noise() -> Noise:
     """What the update draws."""
     key_noise, key_drawn, key_latent, key_vae = jax.random.split(KEY, 4)
+    drawn, latents = (
+        np.concatenate([numbers[:, 0], numbers[:, 1]])  # first at s, then at s'
+        for numbers in doubles(
+            (
+                jax.random.normal(key_drawn, (ROWS, 2, N, A)),
+                jax.random.normal(key_latent, (ROWS, 2, N, Z)),
+            )
+        )
+    )
     return Noise(
-        *doubles(jax.random.normal(key_noise, (2, ROWS, A))),
-        drawn=doubles(jax.random.normal(key_drawn, (N, 2 * ROWS, A))),
-        latents=doubles(jax.random.normal(key_latent, (2 * ROWS, N, Z))).clip(-0.5, 0.5),
+        *doubles(jnp.moveaxis(jax.random.normal(key_noise, (ROWS, 2, A)), 1, 0)),
+        drawn=drawn.swapaxes(0, 1),
+        latents=latents.clip(-0.5, 0.5),
         vae=doubles(jax.random.normal(key_vae, (ROWS, 1, Z)))[:, 0],
     )
 

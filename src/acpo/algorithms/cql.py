@@ -27,6 +27,7 @@ from acpo.algorithms.base import (
     Schedule,
     Spec,
     bellman_target,
+    gradient_by_blocks,
     soft_update,
 )
 from acpo.algorithms.soft import Soft, repeated, step_each
@@ -177,12 +178,15 @@ class CQL(Soft):
         """
         head = self.policy_head
         key_noise, key_uniform = jax.random.split(key)
-        shape = batch.actions.shape
-        noise = jax.random.normal(key_noise, (2, 1 + self.samples, *shape))
-        uniform = jax.random.uniform(key_uniform, (self.samples, *shape), minval=-1.0)
+        rows, action_dim = batch.actions.shape
+        noise = jax.random.normal(key_noise, (rows, 2, 1 + self.samples, action_dim))
+        shape = (rows, self.samples, action_dim)
+        uniform = jax.random.uniform(key_uniform, shape, minval=-1.0)
 
-        def total_loss(trained: Trained) -> tuple[Array, Metrics]:
+        def total_loss(trained: Trained, rows: tuple[Batch, Array, Array]) -> tuple[Array, Metrics]:
             actor, critic, log_alpha, log_price = trained
+            batch, noise, uniform = rows
+            noise, uniform = jnp.moveaxis(noise, 0, 2), jnp.moveaxis(uniform, 0, 1)
             policy = head.parameters(actor(batch.observations))
             following = head.parameters(actor(batch.next_observations))
             actions, log_pi = head.sample_with_log_prob(policy, noise[0, 0])
@@ -200,7 +204,7 @@ class CQL(Soft):
             everywhere = jnp.concatenate([batch.actions[None], uniform, next_drawn, drawn])
             all_q = critic(repeated(batch.observations, everywhere), everywhere)
             q, sampled_q = all_q[:, 0], all_q[:, 1:]
-            log_uniform = jnp.full(uniform.shape[:-1], shape[-1] * np.log(0.5))
+            log_uniform = jnp.full(uniform.shape[:-1], action_dim * np.log(0.5))
             log_density = jnp.concatenate([log_uniform, log_next_drawn, log_drawn])
             policy_q = jax.lax.stop_gradient(critic)(batch.observations, actions).min(axis=0)
             cloning = state.schedule.step < self.cloning * state.schedule.total
@@ -209,11 +213,13 @@ class CQL(Soft):
             critic_loss, critic_metrics = self.critic_loss(q, batch, next_value)
             gap_loss, gap_metrics = self.gap_loss(q, sampled_q, log_density, log_price)
             policy_loss, policy_metrics = self.policy_loss(log_pi, log_alpha, worth)
-            loss, metrics = self.temperature_loss(log_alpha, log_pi, shape[-1])
+            loss, metrics = self.temperature_loss(log_alpha, log_pi, action_dim)
             metrics = {**critic_metrics, **gap_metrics, **policy_metrics, **metrics}
             return critic_loss + gap_loss + policy_loss + loss, metrics
 
-        gradient, metrics = jax.grad(total_loss, has_aux=True)(state.trained)
+        gradient, metrics = gradient_by_blocks(
+            total_loss, state.trained, (batch, noise, uniform), inputs=1 + 3 * self.samples
+        )
         slow, fast = self.actor_learning_rate, self.learning_rate
         rates = (slow, fast, slow, fast)
         trained, optimiser = step_each(state.trained, gradient, state.optimiser, rates)

@@ -28,6 +28,7 @@ from acpo.algorithms.base import (
     Schedule,
     Spec,
     bellman_target,
+    gradient_by_blocks,
     soft_update,
 )
 from acpo.algorithms.soft import Soft, repeated, step_each
@@ -48,6 +49,14 @@ class Trained(NamedTuple):
     vae: CVAENet
     log_alpha: Array
     """Of SAC's temperature α."""
+
+
+class Draws(NamedTuple):
+    """Standard normal numbers of one update, rows first and then s or s'."""
+
+    policy: Array
+    drawn: Array
+    latents: Array
 
 
 class MCQState(NamedTuple):
@@ -204,19 +213,27 @@ class MCQ(Soft):
         head = self.policy_head
         rows, action_dim = batch.actions.shape
         key_noise, key_drawn, key_latent, key_vae = jax.random.split(key, 4)
-        noise, next_noise = jax.random.normal(key_noise, (2, rows, action_dim))
-        drawn_noise = jax.random.normal(key_drawn, (self.samples, 2 * rows, action_dim))
-        latents = jax.random.normal(key_latent, (2 * rows, self.samples, 2 * action_dim))
-        latents = jnp.clip(latents, -LATENT_CLIP, LATENT_CLIP)
-        states = jnp.concatenate([batch.observations, batch.next_observations])
-        proposed = jnp.swapaxes(self.density.decode(state.trained.vae, states, latents), 0, 1)
-        proposed_q = state.trained.critic(repeated(states, proposed), proposed)
+        drawn = (rows, 2, self.samples)  # at s and at s'
+        draws = Draws(
+            policy=jax.random.normal(key_noise, (rows, 2, action_dim)),
+            drawn=jax.random.normal(key_drawn, (*drawn, action_dim)),
+            latents=jax.random.normal(key_latent, (*drawn, 2 * action_dim)),
+        )
 
-        def total_loss(trained: Trained) -> tuple[Array, Metrics]:
-            actor, critic, vae, log_alpha = trained
+        def total_loss(trained: Trained, rows: tuple[Batch, Draws]) -> tuple[Array, Metrics]:
+            actor, critic, _, log_alpha = trained
+            batch, draws = rows
+            noise, next_noise = jnp.moveaxis(draws.policy, 1, 0)
+            states = jnp.concatenate([batch.observations, batch.next_observations])
+            latents = jnp.concatenate(jnp.moveaxis(draws.latents, 1, 0))
+            latents = jnp.clip(latents, -LATENT_CLIP, LATENT_CLIP)
+            proposed = jnp.swapaxes(self.density.decode(state.trained.vae, states, latents), 0, 1)
+            proposed_q = state.trained.critic(repeated(states, proposed), proposed)
+
             policy = head.parameters(actor(batch.observations))
             following = jax.lax.stop_gradient(head.parameters(actor(batch.next_observations)))
             both = Gaussian(*map(jnp.concatenate, zip(policy, following, strict=True)))
+            drawn_noise = jnp.swapaxes(jnp.concatenate(jnp.moveaxis(draws.drawn, 1, 0)), 0, 1)
             drawn = jax.lax.stop_gradient(head.sample(both, drawn_noise))
             actions, log_pi = head.sample_with_log_prob(policy, noise)
             next_actions, log_next = head.sample_with_log_prob(following, next_noise)
@@ -232,12 +249,17 @@ class MCQ(Soft):
                 q, batch, next_value, drawn_q, proposed_q, distance
             )
             policy_loss, policy_metrics = self.policy_loss(log_pi, log_alpha, policy_q.min(axis=0))
-            vae_loss, vae_metrics = self.vae_loss(vae, batch, key_vae)
             loss, metrics = self.temperature_loss(log_alpha, log_pi, action_dim)
-            metrics = {**critic_metrics, **policy_metrics, **vae_metrics, **metrics}
-            return critic_loss + policy_loss + vae_loss + loss, metrics
+            metrics = {**critic_metrics, **policy_metrics, **metrics}
+            return critic_loss + policy_loss + loss, metrics
 
-        gradient, metrics = jax.grad(total_loss, has_aux=True)(state.trained)
+        gradient, metrics = gradient_by_blocks(
+            total_loss, state.trained, (batch, draws), inputs=2 * self.samples
+        )
+        of_vae, vae_metrics = jax.grad(self.vae_loss, has_aux=True)(
+            state.trained.vae, batch, key_vae
+        )
+        gradient, metrics = gradient._replace(vae=of_vae), {**metrics, **vae_metrics}
         rate = self.learning_rate
         rates = (rate, rate, self.vae_learning_rate, rate)
         trained, optimiser = step_each(state.trained, gradient, state.optimiser, rates)
