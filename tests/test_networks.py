@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from acpo.networks import MLP, Gaussian, Head, TwinQ
+from acpo import networks
+from acpo.networks import MLP, Gaussian, Head, TwinQ, of_members
 
 
 def forward(net: MLP, x: np.ndarray, layer_norm: bool) -> np.ndarray:
@@ -92,6 +93,31 @@ def test_twin_q_stacks_first_and_second_critic_of_observation_then_action(
     np.testing.assert_allclose(found[0], forward(critic.q1, x, False)[:, 0], atol=1e-5)
     np.testing.assert_allclose(found[1], forward(critic.q2, x, False)[:, 0], atol=1e-5)
     assert not np.allclose(found[0], found[1], atol=1e-3)
+
+
+@pytest.mark.parametrize("group", [3, 7, 10])
+def test_members_of_an_ensemble_do_what_they_do_alone(
+    group: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In groups of which the last is smaller, in one group, and where there are fewer."""
+    monkeypatch.setattr(networks, "GROUP", group)
+    nets = [MLP.create(jax.random.key(k), (4, 5, 1)) for k in range(7)]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *nets)
+    x, factors = jnp.float32(rng.normal(size=(6, 4))), jnp.arange(7.0)
+
+    def total(stacked: MLP) -> jax.Array:
+        values = of_members(lambda net, k: k * net(x)[:, 0], stacked, factors)
+        assert values.shape == (7, 6)
+        return values.sum()
+
+    value, gradient = jax.value_and_grad(total)(stacked)
+    alone = [k * forward(net, np.asarray(x), False).sum() for k, net in enumerate(nets)]
+    np.testing.assert_allclose(value, sum(alone), rtol=1e-5)
+    for k, net in enumerate(nets):
+        expected = jax.grad(lambda net, k=k: k * net(x).sum())(net)
+        member = jax.tree.map(lambda leaf, k=k: leaf[k], gradient)
+        for found, wanted in zip(jax.tree.leaves(member), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
 
 
 # --- heads --------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -14,10 +14,13 @@ import numpy as np
 from jax import Array
 
 HeadKind = Literal["plain", "squashed"]
+T = TypeVar("T")
 
 LOG_2PI = float(np.log(2.0 * np.pi))
 # Squashed densities are infinite at ±1; actions are pulled this far inside before atanh.
 SQUASH_MARGIN = 1e-6
+# Members of an ensemble that run at once on a CPU.
+GROUP = 10
 # Of the Gauss-Hermite rule for means over a Gaussian.
 QUADRATURE_NODES = 16
 
@@ -133,6 +136,17 @@ class TwinQ(eqx.Module):
     def raised(self, constant: float) -> TwinQ:
         """The critics whose values are larger by a constant."""
         return TwinQ(self.q1.raised(constant), self.q2.raised(constant))
+
+
+def of_members(function: Callable[..., T], *stacked: Any) -> T:
+    """`function` of each member of an ensemble that is stacked on a first axis.
+
+    On a CPU ten at a time: what more of them compute leaves the cache (docs/performance.md).
+    """
+    count = len(jax.tree.leaves(stacked)[0])
+    if jax.default_backend() != "cpu" or count <= GROUP:
+        return jax.vmap(function)(*stacked)
+    return jax.lax.map(lambda member: function(*member), stacked, batch_size=GROUP)
 
 
 class Gaussian(NamedTuple):

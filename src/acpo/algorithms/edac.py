@@ -28,7 +28,7 @@ from acpo.algorithms.base import (
     soft_update,
 )
 from acpo.algorithms.soft import Soft, step_each
-from acpo.networks import MLP
+from acpo.networks import MLP, of_members
 
 
 class Trained(NamedTuple):
@@ -198,12 +198,12 @@ class EDAC(Soft):
         def towards_actions(net: MLP, run: Pass) -> Array:
             return run.slopes[0] @ net.weights[0][width:].T
 
-        run = jax.vmap(_run, (0, None))(critic, x)
-        slopes = jax.vmap(towards_actions)(critic, run)
+        run = of_members(lambda net: _run(net, x), critic)
+        slopes = of_members(towards_actions, critic, run)
         of_outputs = jax.grad(self.critic_loss, (0, 1), has_aux=True)
         (c, v), metrics = of_outputs(run.q, slopes, batch, next_value)
         tangents = jnp.pad(v, ((0, 0), (0, 0), (width, 0)))
-        return jax.vmap(_gradient)(critic, run, c, tangents), metrics
+        return of_members(_gradient, critic, run, c, tangents), metrics
 
     def diagnose(self, state: EDACState, batch: Batch, key: Array) -> Metrics:
         """How far the critics disagree, at the data's actions and at random ones."""
@@ -221,7 +221,7 @@ class EDAC(Soft):
 def _values(critic: MLP, observations: Array, actions: Array) -> Array:
     """[N, rows] Q_i(s,a)."""
     x = jnp.concatenate([observations, actions], axis=-1)
-    return jax.vmap(lambda net: net(x)[..., 0])(critic)
+    return of_members(lambda net: net(x)[..., 0], critic)
 
 
 def _run(net: MLP, x: Array) -> Pass:
