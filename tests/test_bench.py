@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from acpo import cli
-from acpo.algorithms import ALGORITHMS
+from acpo.algorithms import ALGORITHMS, base
 from acpo.bench import methods, speed, tasks
 
 
@@ -36,9 +36,21 @@ def test_flops_equal_a_count_by_hand() -> None:
 def test_the_products_of_any_method_are_found(name: str) -> None:
     found = methods.products(methods.configured(name))
     assert methods.flops(found) > 1e7
-    assert all(times in (1.0, 0.5) for times, _, _ in found)
+    assert all(times == 0.5 or times.is_integer() for times, _, _ in found)
     # The policy's own layer, forward or among candidates.
     assert any(left[-1] == right[-2] == 256 for _, left, right in found)
+
+
+@pytest.mark.parametrize("name", ["cql", "mcq"])
+def test_blocks_of_rows_multiply_no_more_than_all_rows_at_once(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_blocks = methods.products(methods.configured(name))
+    assert max(times for times, _, _ in by_blocks) > 1.0, "else there are no blocks"
+    monkeypatch.setattr(base, "BLOCK_INPUTS", 10**9)
+    at_once = methods.products(methods.configured(name))
+    assert max(times for times, _, _ in at_once) == 1.0
+    assert methods.flops(by_blocks) == methods.flops(at_once)
 
 
 def test_traced_products_are_those_counted_by_hand_and_those_of_layer_norm() -> None:

@@ -95,11 +95,11 @@ def test_twin_q_stacks_first_and_second_critic_of_observation_then_action(
     assert not np.allclose(found[0], found[1], atol=1e-3)
 
 
-@pytest.mark.parametrize("group", [3, 7, 10])
+@pytest.mark.parametrize("group", [1, 3, 7, 10])
 def test_members_of_an_ensemble_do_what_they_do_alone(
     group: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In groups of which the last is smaller, in one group, and where there are fewer."""
+    """One by one, in groups of which the last is smaller, in one group, and with room left."""
     monkeypatch.setattr(networks, "GROUP", group)
     nets = [MLP.create(jax.random.key(k), (4, 5, 1)) for k in range(7)]
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *nets)

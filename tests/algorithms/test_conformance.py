@@ -19,12 +19,14 @@ import acpo
 from acpo.actors import to_arrays
 from acpo.algorithms import ALGORITHMS, about, choose
 from acpo.algorithms.base import Spec
+from acpo.algorithms.td3 import TD3
 from acpo.behavior.config import BehaviorConfig
 from acpo.commands.train import parse
 from acpo.data import Dataset
 from acpo.errors import UserError
 from acpo.networks import MLP
 from acpo.tasks import TASKS
+from acpo.training import program
 from acpo.training.loop import Run
 from acpo.training.prepare import Prepared, prepare
 from acpo.training.stopping import Interrupted
@@ -34,6 +36,11 @@ CHUNK, STEPS = 20, 40
 LONG = 400
 # What a method minimises first of all; with a short horizon its target soon stands still.
 OBJECTIVES = {"bc": ("policy/loss",), "swg": ("critic/loss", "denoiser/loss")}
+# Where in a method's state that stands by which it acts; elsewhere trained.actor.
+ACTS: dict[str, tuple[str, ...]] = {
+    **{"bc": ("actor",), "bcq": ("trained", "perturbation"), "dtql": ("policy",)},
+    **{"iql": ("policy",), "eql": ("policy",), "swg": ("denoiser",)},
+}
 
 
 @cache
@@ -111,6 +118,36 @@ def test_it_improves_its_own_objective_on_the_built_in_data(name: str) -> None:
         course = course[course != 0]  # what rests is reported as 0
         assert len(course) >= 6
         assert course[-3:].mean() < course[:2].mean() - 0.05 * np.abs(course[:2]).mean()
+
+
+def with_part(state: Any, place: tuple[str, ...], other: Any) -> Any:
+    """A state with another's part at this place."""
+    name, *rest = place
+    part = getattr(other, name)
+    return state._replace(**{name: with_part(getattr(state, name), rest, part) if rest else part})
+
+
+def test_its_policy_is_better_by_its_own_loss_than_an_untrained_one(name: str) -> None:
+    """With the same critics, batches and noise, whatever else the run moved."""
+    p = prepared(name)
+    if isinstance(p.algorithm, TD3):
+        pytest.skip(f"{name} divides Q by its own size: losses of two policies do not compare")
+    spec = Spec(dataset().observation_dim, dataset().action_dim, LONG)
+    chunk = program.make_chunk(p.algorithm, p.layout, CHUNK)
+    rows = jnp.asarray(p.rows)
+    (start, keys), (states, _) = (
+        program.init(p.algorithm, spec, jnp.arange(1)) for _ in range(2)
+    )  # twice, for a chunk takes its state's memory
+    for step in range(0, LONG, CHUNK):
+        states, _ = chunk(states, keys, jnp.int32(step), rows)
+
+    def loss(states: Any) -> float:
+        copied = jax.tree.map(jnp.copy, states)
+        _, metrics = chunk(copied, keys, jnp.int32(LONG), rows)
+        return float(metrics["denoiser/loss" if name == "swg" else "policy/loss"].mean())
+
+    untrained = with_part(states, ACTS.get(name, ("trained", "actor")), start)
+    assert loss(states) < loss(untrained)
 
 
 def test_training_moves_every_weight_of_the_policy(name: str) -> None:

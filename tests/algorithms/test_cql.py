@@ -204,12 +204,15 @@ def test_each_part_steps_at_its_own_rate_and_the_target_follows() -> None:
     assert_close(state.target, mixed(start().target, state.trained.critic, 0.1), atol=1e-6)
 
 
-def test_update_by_blocks_of_rows_is_the_update(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("other", [False, True])
+def test_update_by_blocks_of_rows_is_the_update(
+    other: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(base, "BLOCK_INPUTS", 4 * (1 + 3 * N))
     # A function of its own, for that of `compiled` has one block.
-    update = jax.jit(lambda *args: make(**PLAIN).update(*args))
+    update = jax.jit(lambda *args: make(**(OTHER if other else PLAIN)).update(*args))
     state, metrics = update(start(), make_batch(), KEY)
-    whole, expected = updated(False)
+    whole, expected = updated(other)
     assert_close(state.optimiser, whole.optimiser, rtol=1e-4, atol=1e-6)
     assert_close(metrics, expected, rtol=1e-5)
 

@@ -24,6 +24,7 @@ from by_hand import (
     shaken,
 )
 
+from acpo import networks
 from acpo.algorithms.base import Metrics, Spec
 from acpo.algorithms.edac import EDAC, EDACState, Trained
 from acpo.errors import UserError
@@ -193,6 +194,16 @@ def test_each_part_steps_at_its_own_rate_and_the_target_follows() -> None:
         moved = jax.tree.map(lambda o, n: float(np.max(np.abs(n - o))), old, new)
         assert max(jax.tree.leaves(moved)) == pytest.approx(rate, rel=1e-2), name
     assert_close(state.target, mixed(start().target, state.trained.critic, 0.1), atol=1e-6)
+
+
+def test_update_by_groups_of_critics_is_the_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(networks, "GROUP", 2)
+    # A function of its own, for that of `compiled` has one group.
+    update = jax.jit(lambda *args: make().update(*args))
+    state, metrics = update(start(), make_batch(), KEY)
+    whole, expected = updated()
+    assert_close(state.optimiser, whole.optimiser, rtol=1e-4, atol=1e-6)
+    assert_close(metrics, expected, rtol=1e-5)
 
 
 def test_diversity_term_parts_the_critics_gradients() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from acpo.bench import speed
 
-# Of d3rlpy's methods, those that are ours too.
+# Of d3rlpy's methods, those that are ours too; its cloning is by squares, ours by likelihood.
 PEERS = ("td3_bc", "iql", "cql", "bcq", "awac")
 PRODUCT = "dot_general"
 # Phases at the start of a run in which a method does less than afterwards.
