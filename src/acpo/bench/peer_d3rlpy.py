@@ -12,13 +12,19 @@ from acpo.bench.speed import ACTION_DIM, BATCH, OBSERVATION_DIM, confine, repeat
 
 
 def configured(name: str) -> Any:
-    """d3rlpy's method of that name; its default encoders are 256-256 with ReLU, as ours."""
+    """d3rlpy's method of that name at our sizes; its default encoders are 256-256 with ReLU."""
     from d3rlpy import algos
     from d3rlpy.models import VectorEncoderFactory
 
-    if name == "bcq":  # its VAE as wide as the authors' and ours
-        wide = VectorEncoderFactory([750, 750])
-        return algos.BCQConfig(batch_size=BATCH, imitator_encoder_factory=wide)
+    from acpo.algorithms import ALGORITHMS
+
+    if name == "bcq":
+        # Else its auto-encoder is narrower, and its target compares 100 candidates: ten times ours.
+        return algos.BCQConfig(
+            batch_size=BATCH,
+            imitator_encoder_factory=VectorEncoderFactory(list(ALGORITHMS["bcq"].vae_hidden)),
+            n_action_samples=ALGORITHMS["bcq"].candidates,
+        )
     kinds = {
         "awac": algos.AWACConfig,
         "td3_bc": algos.TD3PlusBCConfig,
