@@ -32,7 +32,7 @@ def test_models_have_their_own_defaults() -> None:
         ({"hidden": (0,)}, "hidden layers are given as 0; it takes one or more"),
         ({"hidden": (8, -1)}, "hidden layers are given as 8 -1"),
         ({"hidden": ()}, "hidden layers are given as none at all"),
-        ({"patience": 0}, "--behavior.patience is 0; it must be at least 1"),
+        ({"patience": -1}, "--behavior.patience is -1; it must be at least 0"),
         ({"max_steps": 0}, "--behavior.max-steps is 0"),
         ({"batch_size": 0}, "--behavior.batch-size is 0"),
         ({"check_every": -5}, "--behavior.check-every is -5"),

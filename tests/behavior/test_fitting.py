@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -56,9 +57,10 @@ def fit(
     kind: str = "plain",
     state: FitState | None = None,
     looks: list[FitState] | None = None,
+    config: BehaviorConfig = CONFIG,
 ) -> Behavior:
     return fitting.fit(
-        CONFIG,
+        config,
         Head(kind),
         *(data.observations, data.actions, data.train_rows, data.held_rows, jax.random.key(0)),
         state=state,
@@ -147,15 +149,19 @@ def test_the_matching_head_is_the_likelier_one() -> None:
     assert fitted("squashed")[0].held_out_log_prob > mismatched.held_out_log_prob + 0.05
 
 
-def test_early_stopping_ends_the_fit_and_keeps_the_best_net() -> None:
-    # Twenty rows of noise to learn by heart: the held-out likelihood soon falls for good.
+def noise() -> Data:
+    """Twenty rows to learn by heart: the held-out likelihood soon falls for good."""
     rng = np.random.default_rng(1)
-    data = Data(
+    return Data(
         rng.normal(size=(ROWS, 2)).astype(np.float32),
         rng.uniform(-1, 1, size=(ROWS, 2)).astype(np.float32),
         np.zeros(ROWS),
         train_rows=np.resize(np.arange(20), ROWS * 9 // 10),
     )
+
+
+def test_early_stopping_ends_the_fit_and_keeps_the_best_net() -> None:
+    data = noise()
     looks: list[FitState] = []
     behavior = fit(data, looks=looks)
     held = [held_out_mean(look.net, "plain", data) for look in looks]
@@ -176,6 +182,16 @@ def test_only_a_gain_above_min_gain_counts_as_an_improvement(gain: float, counts
     fit(draw("plain"), state=untrained()._replace(best_log_prob=best), looks=looks)
     assert int(looks[0].checks_since_best) == (0 if counts else 1)
     assert_same_tree(looks[0].best_net, first.net if counts else untrained().net)
+
+
+def test_without_patience_all_steps_are_taken_and_the_last_net_is_kept() -> None:
+    data, looks = noise(), []
+    config = replace(CONFIG, patience=0, max_steps=1_500)
+    behavior = fit(data, looks=looks, config=config)
+    held = [held_out_mean(look.net, "plain", data) for look in looks]
+    assert behavior.steps == config.max_steps == config.check_every * len(looks)
+    assert_same_tree(behavior.net, looks[-1].net)
+    assert behavior.held_out_log_prob == pytest.approx(held[-1], abs=1e-4) != max(held)
 
 
 def test_patience_counts_looks_without_improvement() -> None:

@@ -116,7 +116,8 @@ class DTQL(Method):
     tau: float = 5e-3
     """Without effect: V stands in for the target critics of other methods."""
     hidden: tuple[int, ...] = (256, 256, 256)
-    """Hidden layers of every network; Mish in all but the policy, layer normalisation in Q."""
+    """Hidden layers of every network; Mish in all but the policy, layer normalisation in Q. The
+    authors' denoiser has a fourth, but no activation between its first two: one layer as well."""
 
     @property
     def head(self) -> str:

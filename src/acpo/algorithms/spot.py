@@ -79,7 +79,7 @@ class SPOT(TD3):
         )
     )
     """Which πβ is fitted, and how. The authors take all of 100,000 steps, without a look at
-    held-out data."""
+    held-out data, as --behavior.patience 0 does."""
 
     # --- pieces ---------------------------------------------------------------------------------
 

@@ -50,7 +50,8 @@ class BehaviorConfig:
     check_every: int = 500
     """Steps between two looks at the held-out episodes."""
     patience: int = 4
-    """Looks without improvement before stopping; the best look is kept."""
+    """Looks without improvement before stopping; the best look is kept. 0: all of max-steps are
+    taken and the last is kept, whatever the held-out episodes say."""
     min_gain: float = 0.01
     """Nats of mean held-out log πβ that count as an improvement."""
     held_out: float = 0.1
@@ -64,11 +65,12 @@ class BehaviorConfig:
                 f"The behaviour density's hidden layers are given as {given}; it takes one or "
                 "more, each of at least 1 unit."
             )
-        for name in ("batch_size", "max_steps", "check_every", "patience"):
-            if getattr(self, name) < 1:
+        least_of = {"batch_size": 1, "max_steps": 1, "check_every": 1, "patience": 0}
+        for name, least in least_of.items():
+            if getattr(self, name) < least:
                 flag = name.replace("_", "-")
                 raise UserError(
-                    f"--behavior.{flag} is {getattr(self, name)}; it must be at least 1."
+                    f"--behavior.{flag} is {getattr(self, name)}; it must be at least {least}."
                 )
         if not 0 < self.learning_rate < float("inf"):
             raise UserError(

@@ -39,6 +39,7 @@ class FitState(NamedTuple):
     net: Any
     optimiser: optax.OptState
     best_net: Any
+    """What is kept: of the best look, or of the last where none may end the fit."""
     best_log_prob: Array
     """Mean held-out score of `best_net`: log πβ(a|s) where it is exact, else the ELBO."""
     checks_since_best: Array
@@ -234,6 +235,8 @@ def _fit_until_check(
     # Every look draws the same latents, so that two looks differ by their nets alone.
     log_prob = density.score(net, observations[held_rows], actions[held_rows], key).mean()
     better = log_prob > state.best_log_prob + config.min_gain
+    if config.patience == 0:
+        better = jnp.bool_(True)
     return FitState(
         net=net,
         optimiser=optimiser_state,
@@ -256,7 +259,10 @@ def fit(
     state: FitState | None = None,
     on_check: Callable[[Behavior], None] = lambda behavior: None,
 ) -> Behavior:
-    """Descend the density's loss with early stopping on `held_rows`, from `state` if given."""
+    """Descend the density's loss with early stopping on `held_rows`, from `state` if given.
+
+    Without patience it never stops early, and every look counts as the best.
+    """
     dims = (observations.shape[1], actions.shape[1])
     density = make_density(config, head)
     if state is None:
@@ -264,9 +270,10 @@ def fit(
     held_rows = looked_at(held_rows)
     device = [jnp.asarray(x) for x in (observations, actions, train_rows, held_rows)]
     # Configs that differ only in when to stop share one compiled program.
-    compiled = replace(config, max_steps=1, patience=1)
+    compiled = replace(config, max_steps=1, patience=min(config.patience, 1))
     behavior = Behavior(config, head, dims, state, float(state.best_log_prob))
-    while state.step < config.max_steps and state.checks_since_best < config.patience:
+    patience = max(config.patience, 1)
+    while state.step < config.max_steps and state.checks_since_best < patience:
         state = _fit_until_check(state, key, *device, config=compiled, density=density)
         behavior = behavior._replace(state=state, held_out_log_prob=float(state.best_log_prob))
         on_check(behavior)
