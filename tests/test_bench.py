@@ -84,6 +84,22 @@ def test_a_measurement_runs_in_a_process_of_its_own() -> None:
     assert rate > 0
 
 
+def test_methods_are_measured_beside_their_products_and_noted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ACPO_HOME", str(tmp_path))
+    file = tmp_path / "speed.out.json"
+    words = ["--algorithm", "bc", "--rounds", "1", "--seconds", "0.2", "--json", str(file)]
+    assert cli.main(["bench", "speed", *words]) == 0
+    found = json.loads(file.read_text())["methods"]["bc"]
+    assert found["updates_per_s"] > 0
+    share = found["updates_per_s"] / found["limit_updates_per_s"]
+    assert found["share_of_limit"] == pytest.approx(share)
+    assert f"{found['updates_per_s']:.0f}" in capsys.readouterr().out
+    assert cli.main(["algorithms", "bc"]) == 0
+    assert f"{found['updates_per_s']:.0f} updates/s" in capsys.readouterr().out
+
+
 def test_tasks_are_measured_alone_and_together(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -98,7 +98,8 @@ def test_what_is_left_open_is_told_where_it_says_something(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert "neorl2: floor None" in told(capsys, "mcq")
-    assert "reward-scale auto" in told(capsys, "iql")
+    assert "reward-scale None" in told(capsys, "iql")
+    assert "antmaze, kitchen: the defaults" in told(capsys, "bcq")
     for name in ("swg", "dtql"):  # objectives of two lines
         assert "objective min_θ" in told(capsys, name)
         assert re.search(r"objective .*\. family", told(capsys, name))

@@ -27,18 +27,21 @@ from by_hand import (
 
 from acpo.algorithms import base
 from acpo.algorithms.base import Metrics, Spec
-from acpo.algorithms.cql import CQL, CQLState, Trained
+from acpo.algorithms.cql import CQL, Trained
+from acpo.algorithms.soft import SoftState
 from acpo.errors import UserError
 from acpo.networks import MLP, TwinQ
 
 N = 4
 KEY = jax.random.key(7)
 PLAIN: dict[str, Any] = {"cloning": 0.0}
-# Whatever the first case has not: a multiplier, the plain sum, entropy in the target, cloning.
+# Whatever the first case has not: a multiplier, the plain sum, entropy and several actions in the
+# target, cloning.
 OTHER: dict[str, Any] = {
     "target_gap": 3.0,
     "importance_sampled": False,
     "backup_entropy": True,
+    "backup_actions": 3,
     "cloning": 0.5,
 }
 
@@ -59,7 +62,7 @@ def make(**changes: Any) -> CQL:
 
 
 @cache
-def start() -> CQLState:
+def start() -> SoftState:
     """As in the middle of a run: a target that differs, multipliers that are not 1."""
     state = make().init(jax.random.key(0), Spec(S, A, 10))
     trained = state.trained._replace(log_alpha=jnp.float32(-0.5), log_price=jnp.float32(0.4))
@@ -67,12 +70,12 @@ def start() -> CQLState:
 
 
 @cache
-def compiled(other: bool) -> Callable[..., tuple[CQLState, Metrics]]:
+def compiled(other: bool) -> Callable[..., tuple[SoftState, Metrics]]:
     return jax.jit(make(**(OTHER if other else PLAIN)).update)
 
 
 @cache
-def updated(other: bool) -> tuple[CQLState, Metrics]:
+def updated(other: bool) -> tuple[SoftState, Metrics]:
     return compiled(other)(start(), make_batch(), KEY)
 
 
@@ -133,10 +136,12 @@ def gaps(critic: TwinQ, other: bool) -> np.ndarray:
 @cache
 def bellman_targets(other: bool) -> np.ndarray:
     state, b = doubles(start()), doubles(make_batch())
-    action, log_pi = sample(state.trained.actor, b.next_observations, noise()[0][1, 0])
-    value = np.minimum(*both_q(state.target, b.next_observations, action))
-    if other:
-        value = value - np.exp(-0.5) * log_pi
+    values = []
+    for eps in noise()[0][1, : 3 if other else 1]:
+        action, log_pi = sample(state.trained.actor, b.next_observations, eps)
+        value = np.minimum(*both_q(state.target, b.next_observations, action))
+        values.append(value - np.exp(-0.5) * log_pi if other else value)
+    value = np.max(values, axis=0)
     return b.rewards + 0.9 * np.where(b.terminals == 1.0, 0.0, value)
 
 
@@ -228,18 +233,21 @@ def test_q_falls_below_the_data_where_the_data_has_no_actions() -> None:
     rng = np.random.default_rng(3)
     near = jnp.float32(0.5 + 0.1 * rng.normal(size=(ROWS, A)))
     batch = make_batch()._replace(actions=near)
-    state, update = start(), compiled(False)
 
-    def lead(state: CQLState) -> float:
+    def lead(state: SoftState) -> float:
         """How far Q at the data's actions lies above Q at actions of the opposite sign."""
         q = [state.trained.critic(batch.observations, a).mean() for a in (near, -near)]
         return float(q[0] - q[1])
 
-    before = lead(state)
-    for step in range(60):
-        state, _ = update(state, batch, jax.random.key(step))
-    assert before < 0.5
-    assert lead(state) > 2.0
+    def after(weight: float) -> float:
+        state, update = start(), jax.jit(make(**PLAIN, weight=weight).update)
+        for step in range(60):
+            state, _ = update(state, batch, jax.random.key(step))
+        return lead(state)
+
+    assert lead(start()) < 0.5
+    assert after(weight=0.0) < 0.5, "else it is not the gap that presses Q down"
+    assert after(weight=2.0) > 2.0
 
 
 @pytest.mark.parametrize(
@@ -248,14 +256,10 @@ def test_q_falls_below_the_data_where_the_data_has_no_actions() -> None:
         ("weight", -1.0, "--weight"),
         ("target_gap", -1.0, "--target-gap"),
         ("samples", 0, "--samples"),
+        ("backup_actions", 0, "--backup-actions"),
         ("cloning", 1.0, "--cloning"),
     ],
 )
 def test_impossible_settings_are_refused_by_name(field: str, value: float, flag: str) -> None:
     with pytest.raises(UserError, match=f"^{flag} is "):
         make(**{field: value})
-
-
-def test_settings_name_fields_that_exist() -> None:
-    for changes in CQL.settings.values():
-        CQL(**{name: value for name, value in changes.items() if name != "relabel"})

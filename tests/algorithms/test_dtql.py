@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from by_hand import ROWS, A, S, doubles, make_batch
+from by_hand import ROWS, A, S, assert_close, doubles, make_batch, numerical_gradient, same
 
-from acpo.algorithms.base import Schedule, Spec
+from acpo.algorithms.base import Batch, Schedule, Spec
 from acpo.algorithms.dtql import DTQL, DTQLState
-from acpo.denoising import denoising_loss, draw_sigma
+from acpo.denoising import SigmaNet, denoising_loss, draw_sigma
 from acpo.errors import UserError
 from acpo.networks import MLP, TwinQ
 
@@ -62,14 +62,6 @@ def draws(key: Any) -> tuple[Any, Any]:
     """σ and noise of an update: of the denoiser, then of the policy."""
     key_sigma, key_noise = jax.random.split(key)
     return draw_sigma(key_sigma, (2, ROWS)), jax.random.normal(key_noise, (3, ROWS, A))
-
-
-def leaves(tree: Any) -> list[np.ndarray]:
-    return [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
-
-
-def same(one: Any, other: Any) -> bool:
-    return all(np.array_equal(a, b) for a, b in zip(leaves(one), leaves(other), strict=True))
 
 
 def mish(x: np.ndarray) -> np.ndarray:
@@ -125,28 +117,53 @@ def test_the_losses_of_value_critics_and_denoiser_are_those_of_numpy() -> None:
     assert float(metrics["denoiser/loss"]) == pytest.approx(float(loss), rel=1e-4)
 
 
-def test_the_policy_loss_is_trust_region_less_q_less_likelihood() -> None:
-    batch = make_batch()
-    batch = batch._replace(actions=batch.actions.at[0].set(1.0))  # no finite atanh
+def trust_region(
+    net: SigmaNet, actions: np.ndarray, s: np.ndarray, sigma: np.ndarray, noise: np.ndarray
+) -> float:
+    """E[‖(D(a + σε; s, σ) − a) / c_out‖²], D preconditioned for data of deviation ½."""
+    sigma = sigma[:, None]
+    variance = sigma**2 + 0.25
+    waves = 0.25 * np.log(sigma) * 1e4 ** (-np.arange(8) / 7)
+    time = forward(net.time, np.concatenate([np.sin(waves), np.cos(waves)], axis=1), mish)
+    noisy = actions + sigma * noise
+    inputs = np.concatenate([noisy / np.sqrt(variance), s, time], axis=1)
+    c_out = 0.5 * sigma / np.sqrt(variance)
+    denoised = 0.25 / variance * noisy + c_out * forward(net.trunk, inputs, mish)
+    return float(np.mean(((np.clip(denoised, -1.0, 1.0) - actions) / c_out) ** 2))
+
+
+def policy_terms(policy: MLP, batch: Batch, key: Any) -> tuple[float, float, float]:
+    """Trust region, Q and log-likelihood of the initial networks' policy loss, by numpy."""
     state, b = start(), doubles(batch)
-    sigma, noise = draws(jax.random.key(3))
-    mean, log_std = np.split(forward(state.policy, b.observations, relu), 2, axis=1)
+    sigma, noise = doubles(draws(key))
+    mean, log_std = np.split(forward(policy, b.observations, relu), 2, axis=1)
     std = np.exp(np.clip(log_std, -5.0, 2.0))
-    actions = np.tanh(mean + std * np.asarray(noise[1], np.float64))
-    trust = denoising_loss(
-        state.denoiser, jnp.float32(actions), batch.observations, sigma[1], noise[2]
-    )
+    actions = np.tanh(mean + std * noise[1])
+    trust = trust_region(state.denoiser, actions, b.observations, sigma[1], noise[2])
     q = both_q(state.critics.critic, b.observations, actions).min(axis=0).mean()
     z = (np.arctanh(b.actions / 1.001) - mean) / std
     log_likelihood = np.sum(np.log(np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi) / std), axis=1)
+    return trust, q, log_likelihood.mean()
 
-    loss, metrics = policy_loss(
+
+def test_the_policy_loss_and_its_gradient_are_those_of_numpy() -> None:
+    """Trust region less Q less likelihood; all three reach the policy through its action."""
+    batch, key = make_batch(), jax.random.key(3)
+    batch = batch._replace(actions=batch.actions.at[0].set(1.0))  # no finite atanh
+    state, (sigma, noise) = start(), draws(key)
+    (loss, metrics), gradient = jax.value_and_grad(policy_loss, has_aux=True)(
         state.policy, state.critics.critic, state.denoiser, batch, sigma[1], noise[1:]
     )
-    assert float(metrics["policy/trust"]) == pytest.approx(float(trust), rel=1e-4)
+    trust, q, log_likelihood = policy_terms(state.policy, batch, key)
+    assert float(metrics["policy/trust"]) == pytest.approx(trust, rel=1e-4)
     assert float(metrics["policy/q"]) == pytest.approx(q, rel=1e-3)
-    expected = 2.0 * float(trust) - q - 0.5 * log_likelihood.mean()
-    assert float(loss) == pytest.approx(expected, rel=1e-4)
+    assert float(loss) == pytest.approx(2.0 * trust - q - 0.5 * log_likelihood, rel=1e-4)
+
+    def total(policy: MLP) -> float:
+        trust, q, log_likelihood = policy_terms(policy, batch, key)
+        return 2.0 * trust - q - 0.5 * log_likelihood
+
+    assert_close(gradient, numerical_gradient(total, doubles(state.policy)), atol=2e-5, rtol=1e-3)
 
 
 def test_q_is_no_parameter_of_values_loss_nor_v_of_the_critics() -> None:
@@ -213,6 +230,11 @@ def test_the_policys_step_sees_the_new_critics_and_denoiser() -> None:
     for name, value in expected.items():
         assert float(metrics[name]) == pytest.approx(float(value), rel=1e-4)
     assert all(set(each) == set(metrics) for _, each in run()[1:])
+
+
+def test_a_rate_for_target_critics_that_there_are_not_is_refused() -> None:
+    with pytest.raises(UserError, match=r"--tau is 0.3; it must be left out: DTQL has no target"):
+        make(tau=0.3)
 
 
 def test_the_exported_network_is_the_policy_and_diagnosis_tells_what_q_makes_of_it() -> None:

@@ -26,7 +26,8 @@ from by_hand import (
 
 from acpo import networks
 from acpo.algorithms.base import Metrics, Spec
-from acpo.algorithms.edac import EDAC, EDACState, Trained
+from acpo.algorithms.edac import EDAC, Trained
+from acpo.algorithms.soft import SoftState
 from acpo.errors import UserError
 from acpo.networks import MLP
 
@@ -50,7 +51,7 @@ def make(**changes: Any) -> EDAC:
 
 
 @cache
-def start() -> EDACState:
+def start() -> SoftState:
     """As in the middle of a run: a target that differs, a temperature that is not 1."""
     state = make().init(jax.random.key(0), Spec(S, A, 10))
     # Biases that leave no critic without a slope, where the direction of ∇_a Q is not defined.
@@ -61,12 +62,12 @@ def start() -> EDACState:
 
 
 @cache
-def compiled() -> Callable[..., tuple[EDACState, Metrics]]:
+def compiled() -> Callable[..., tuple[SoftState, Metrics]]:
     return jax.jit(make().update)
 
 
 @cache
-def updated() -> tuple[EDACState, Metrics]:
+def updated() -> tuple[SoftState, Metrics]:
     return compiled()(start(), make_batch(), KEY)
 
 
@@ -215,16 +216,20 @@ def test_diversity_term_parts_the_critics_gradients() -> None:
     state = start()._replace(trained=start().trained._replace(critic=alike))
     b = doubles(make_batch())
 
-    def mean_cosine(state: EDACState) -> float:
+    def mean_cosine(state: SoftState) -> float:
         slopes = action_gradients(doubles(state.trained.critic), b.observations, b.actions)
         return float(np.mean(cosines(slopes))) / (N * (N - 1))
 
-    before = mean_cosine(state)
-    for step in range(60):
-        state, _ = compiled()(state, make_batch(), jax.random.key(step))
-    assert before > 0.9
+    def after(update: Callable[..., tuple[SoftState, Metrics]]) -> float:
+        moved = state
+        for step in range(60):
+            moved, _ = update(moved, make_batch(), jax.random.key(step))
+        return mean_cosine(moved)
+
+    assert mean_cosine(state) > 0.9
+    assert after(jax.jit(make(eta=0.0).update)) > 0.5, "else it is not the term that parts them"
     # The least that N unit vectors can have is −1/(N − 1).
-    assert mean_cosine(state) < 0.0
+    assert after(compiled()) < 0.0
 
 
 def test_critics_without_a_slope_are_no_trouble() -> None:
@@ -240,8 +245,3 @@ def test_critics_without_a_slope_are_no_trouble() -> None:
 def test_impossible_settings_are_refused_by_name(field: str, value: float, flag: str) -> None:
     with pytest.raises(UserError, match=f"^{flag} is "):
         make(**{field: value})
-
-
-def test_settings_name_fields_that_exist() -> None:
-    for changes in EDAC.settings.values():
-        EDAC(**changes)

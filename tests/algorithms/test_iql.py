@@ -80,8 +80,8 @@ def test_the_authors_settings() -> None:
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"expectile": 1.5}, "--expectile is 1.5; it must be between 0 and 1."),
-        ({"expectile": 0.0}, "--expectile is 0; it must be between 0 and 1."),
+        ({"expectile": 1.5}, "--expectile is 1.5; it must be above 0 and below 1."),
+        ({"expectile": 0.0}, "--expectile is 0; it must be above 0 and below 1."),
         ({"beta": -1.0}, "--beta is -1; it must be 0 or more."),
     ],
 )

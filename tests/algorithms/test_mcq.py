@@ -27,7 +27,8 @@ from by_hand import (
 
 from acpo.algorithms import base
 from acpo.algorithms.base import Metrics, Spec
-from acpo.algorithms.mcq import MCQ, MCQState, Trained
+from acpo.algorithms.mcq import MCQ, Trained
+from acpo.algorithms.soft import SoftState
 from acpo.behavior.cvae import CVAENet
 from acpo.errors import UserError
 from acpo.networks import MLP, TwinQ
@@ -56,7 +57,7 @@ def make(**changes: Any) -> MCQ:
 
 
 @cache
-def start() -> MCQState:
+def start() -> SoftState:
     """As in the middle of a run: a target that differs, a temperature that is not 1."""
     state = make().init(jax.random.key(0), Spec(S, A, 10))
     trained = state.trained._replace(log_alpha=jnp.float32(-0.5))
@@ -64,12 +65,12 @@ def start() -> MCQState:
 
 
 @cache
-def compiled() -> Callable[..., tuple[MCQState, Metrics]]:
+def compiled() -> Callable[..., tuple[SoftState, Metrics]]:
     return jax.jit(make().update)
 
 
 @cache
-def updated() -> tuple[MCQState, Metrics]:
+def updated() -> tuple[SoftState, Metrics]:
     return compiled()(start(), make_batch(), KEY)
 
 
@@ -308,8 +309,3 @@ def test_q_of_the_policys_actions_nears_its_target_from_either_side(slope: float
 def test_impossible_settings_are_refused_by_name(field: str, value: float, flag: str) -> None:
     with pytest.raises(UserError, match=f"^{flag} is "):
         make(**{field: value})
-
-
-def test_settings_name_fields_that_exist() -> None:
-    for changes in MCQ.settings.values():
-        MCQ(**{name: value for name, value in changes.items() if name != "relabel"})

@@ -277,12 +277,38 @@ def test_the_methods_share_everything_but_the_rule() -> None:
         ("AWAC", "default", "No algorithm is named 'AWAC'. Did you mean 'awac'?"),
         ("acpo", "paper-d4rl-hoper", "Did you mean 'paper-d4rl-hopper'?"),
         ("acpo", "paper-d4rl-Walker2D", "Did you mean 'paper-d4rl-walker2d'?"),
+        ("acpo", "antmaze", "No preset of ACPO and BC is named 'antmaze'"),
+        ("cql", "paper", "No preset of CQL is named 'paper'"),
+        ("iql", "foo/hopper-medium-v2", "No preset of IQL is named 'foo/hopper-medium-v2'"),
     ],
 )
 def test_an_unknown_name_suggests_the_nearest(name: str, preset: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
         make_algorithm(name, preset)
     assert message in str(caught.value)
+
+
+def test_a_task_is_a_preset_with_or_without_its_suite() -> None:
+    by_name = make_algorithm("edac", "hopper-medium-v2")
+    assert by_name == make_algorithm("edac", "d4rl/hopper-medium-v2") != make_algorithm("edac")
+
+
+@pytest.mark.parametrize(
+    ("name", "preset", "known"),
+    [
+        ("iql", "neorl2", False),
+        ("iql", "DMSD", False),
+        ("edac", "DMSD", True),
+        ("td3_bc", "DMSD", True),
+        ("bcq", "kitchen", True),
+        ("spot", "hopper-medium-v2", True),
+    ],
+)
+def test_a_method_says_where_its_settings_are_those_for_another_suite(
+    name: str, preset: str, known: bool
+) -> None:
+    note = f"no settings for {preset} were found: those for Gym-MuJoCo"
+    assert choose(name, preset).note == (None if known else note)
 
 
 def test_a_name_unlike_any_is_answered_with_the_list() -> None:

@@ -17,6 +17,7 @@ from acpo.algorithms.spot import SPOT
 from acpo.algorithms.td3 import TD3State
 from acpo.behavior.config import BehaviorConfig
 from acpo.behavior.cvae import CVAEDensity, CVAENet
+from acpo.commands.train import parse
 from acpo.errors import UserError
 from acpo.networks import MLP
 
@@ -371,6 +372,14 @@ walker2d-medium 0.2, walker2d-medium-replay 0.2, walker2d-medium-expert 0.5
 """
 
 
+def test_another_density_is_chosen_by_its_flag_alone() -> None:
+    """What only the CVAE can use is left out, and not held against the user."""
+    found = parse(["--algorithm", "spot", "--behavior", "mixture"]).config.behavior
+    assert found == BehaviorConfig("mixture", max_steps=100_000)
+    with pytest.raises(UserError, match=r"--behavior.components is for mixture; cvae-is has no"):
+        parse(["--algorithm", "spot", "--behavior=cvae-is", "--behavior.components", "3"])
+
+
 def test_lambda_by_task_is_the_authors() -> None:
     for row in AUTHORS.replace("\n", " ").split(","):
         task, lam = row.split()
@@ -387,6 +396,7 @@ def test_lambda_by_task_is_the_authors() -> None:
         ("policy_freq", 0, "--policy-freq is 0"),
         ("policy_noise", -0.1, "--policy-noise is -0.1"),
         ("noise_clip", -0.1, "--noise-clip is -0.1"),
+        ("critic_last_layer", 0.0, "--critic-last-layer is 0"),
     ],
 )
 def test_impossible_settings_are_refused_by_their_flag(field: str, value: Any, flag: str) -> None:

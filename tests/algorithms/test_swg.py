@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from by_hand import ROWS, A, S, both_q, doubles, forward, make_batch
+from by_hand import ROWS, A, S, both_q, doubles, forward, make_batch, same
 
 from acpo.actors import Denoised, from_arrays, to_arrays
 from acpo.algorithms.base import Batch, Spec
@@ -64,10 +64,6 @@ def run() -> list[tuple[SWGState, Any]]:
 
 def leaves(tree: Any) -> list[np.ndarray]:
     return [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
-
-
-def same(one: Any, other: Any) -> bool:
-    return all(np.array_equal(a, b) for a, b in zip(leaves(one), leaves(other), strict=True))
 
 
 def close(one: Any, other: Any, **tolerance: float) -> None:
@@ -352,7 +348,12 @@ def test_settings_name_fields_and_the_defaults_are_the_authors() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [{"expectile": 0.0}, {"critic_share": 1.0}, {"dropout": 1.0}, {"diffusion_steps": 0}]
+    "bad",
+    [
+        *({"expectile": 0.0}, {"critic_share": 1.0}, {"dropout": 1.0}, {"diffusion_steps": 0}),
+        *({"guidance": -1.0}, {"critic_batch_size": 0}, {"average": 2.0}, {"decay_steps": 0}),
+        {"weight_decay": -1.0},
+    ],
 )
 def test_impossible_values_are_refused_by_the_name_of_their_flag(bad: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=f"--{next(iter(bad)).replace('_', '-')} is "):

@@ -42,6 +42,7 @@ ALGORITHMS: dict[str, Any] = {
     "dtql": DTQL(),
     "swg": SWG(),
 }
+SUITES = ("mujoco", "antmaze", "kitchen", "neorl2")
 _FIXED = {
     "awac": (
         "Accelerating Online RL with Offline Datasets (Nair et al.)",
@@ -83,7 +84,7 @@ def find_preset(preset: str, dataset: str | None = None) -> Preset | None:
         UserError: if there is no such preset, or "paper" is asked for without a task.
     """
     if preset not in ("default", "paper"):
-        return _choose("preset", preset, {"default": None, "paper": None, **PRESETS})
+        return _choose("preset of ACPO and BC", preset, {"default": None, "paper": None, **PRESETS})
     tasks = [find_task(part) for part in (dataset or "").split("+")]
     found = {task.preset if task else None for task in tasks}
     row = found.pop() if len(found) == 1 else None
@@ -104,6 +105,8 @@ class Choice(NamedTuple):
     """Reward to train on."""
     episodes: int | None = None
     """Episodes per evaluation."""
+    note: str | None = None
+    """What the user should know of the settings."""
 
 
 def choose(name: str = "acpo", preset: str = "default", dataset: str | None = None) -> Choice:
@@ -160,22 +163,25 @@ def _as_the_paper(algorithm: Any, row: Preset) -> Any:
 
 
 def _as_its_authors(algorithm: Any, preset: str, dataset: str | None) -> Choice:
-    suites = ["mujoco", "antmaze", "kitchen", "neorl2"]
     tasks = {task.name.partition("/")[2]: task for task in TASKS.values()}
     row = find_preset("default", dataset)
-    asked = preset.rpartition("/")[2]
+    asked = {task.name: short for short, task in tasks.items()}.get(preset, preset)
     if preset == "default":
         parts = [find_task(part) for part in (dataset or "").split("+")]
         found = {task.name.partition("/")[2] if task else "mujoco" for task in parts}
         asked = found.pop() if len(found) == 1 else "mujoco"
     else:
-        _choose("preset", asked, dict.fromkeys(["default", *suites, *tasks]))
+        known = dict.fromkeys(["default", *SUITES, *tasks])
+        _choose(f"preset of {type(algorithm).__name__}", asked, known)
+    suite = tasks[asked].suite if asked in tasks else asked
     fields: dict[str, Any] = {}
-    if asked in tasks:
-        fields |= algorithm.settings.get(tasks[asked].suite, {})
-    fields |= algorithm.settings.get(asked, {})
+    for place in dict.fromkeys((suite, asked)):
+        fields |= algorithm.settings.get(place, {})
     relabel = fields.pop("relabel", None)
-    return Choice(replace(algorithm, **fields), relabel, row.episodes if row else None)
+    note = None
+    if suite != "mujoco" and not {suite, asked} & algorithm.settings.keys():
+        note = f"no settings for {asked} were found: those for Gym-MuJoCo"
+    return Choice(replace(algorithm, **fields), relabel, row.episodes if row else None, note)
 
 
 def _choose(kind: str, name: str, table: dict[str, Any]) -> Any:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass
 from math import isfinite
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
@@ -77,11 +77,13 @@ class Limit(NamedTuple):
     words: str
 
 
+ANY = Limit(lambda x: True, "anything")
+FINITE = Limit(isfinite, "a finite number")
 ABOVE_0 = Limit(lambda x: x > 0, "above 0")
 NOT_NEGATIVE = Limit(lambda x: x >= 0, "0 or more")
 COUNT = Limit(lambda x: x >= 1, "at least 1")
 UNIT = Limit(lambda x: 0 <= x <= 1, "between 0 and 1")
-INSIDE = Limit(lambda x: 0 < x < 1, "between 0 and 1")
+INSIDE = Limit(lambda x: 0 < x < 1, "above 0 and below 1")
 SHARE = Limit(lambda x: 0 <= x < 1, "at least 0 and below 1")
 STEP = Limit(lambda x: 0 < x <= 1, "above 0 and at most 1")
 LAYERS = Limit(lambda x: x and min(x) >= 1, "one or more layers of at least 1 unit")
@@ -112,15 +114,20 @@ class Algorithm:
 
     def __post_init__(self) -> None:
         """Refuse what the method cannot train with."""
-        for name, (allows, words) in self.limits.items():
-            value: Any = self
-            for part in name.split("."):
-                value = getattr(value, part, None)
-            finite = not isinstance(value, float) or isfinite(value)
-            if value is not None and not (finite and allows(value)):
-                shown = " ".join(map(str, value)) if isinstance(value, tuple) else f"{value:g}"
-                flag = name.replace("_", "-")
-                raise UserError(f"--{flag} is {shown or 'empty'}; it must be {words}.")
+        for name, value in _settings(self):
+            limit = self.limits.get(name, ANY)
+            if isinstance(value, float) and not isfinite(value):
+                limit = FINITE
+            if value is None or limit.allows(value):
+                continue
+            shown = " ".join(map(str, value)) if isinstance(value, tuple) else f"{value:g}"
+            flag = "epsilon" if name == "rule.epsilon" else name.replace("_", "-")
+            raise UserError(f"--{flag} is {shown or 'empty'}; it must be {limit.words}.")
+        low, high = (getattr(self, f"log_std_{end}", 0.0) for end in ("min", "max"))
+        if low > high:
+            raise UserError(
+                f"--log-std-min is {low:g}; it must be at most --log-std-max, {high:g}."
+            )
 
     @property
     def reward_scale(self) -> float | None:
@@ -152,6 +159,16 @@ class Algorithm:
         return self
 
 
+def _settings(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every field by the name it has in `limits`: those of a config within it after a dot."""
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if is_dataclass(value):
+            yield from _settings(value, f"{field.name}.")
+        else:
+            yield prefix + field.name, value
+
+
 @dataclass(frozen=True)
 class Method(Algorithm):
     """Fields that methods with a critic have in common.
@@ -178,6 +195,12 @@ class Method(Algorithm):
 def bellman_target(rewards: Array, terminals: Array, next_value: Array, gamma: float) -> Array:
     """r + γ (1 − terminal) V(s'), a constant to the gradient; a time limit is not a terminal."""
     return jax.lax.stop_gradient(rewards + gamma * (1.0 - terminals) * next_value)
+
+
+def expectile_loss(difference: Array, expectile: float) -> Array:
+    """E[|τ − 1{u < 0}| u²]: of u = q − v, least where v is the expectile τ of q."""
+    share = jnp.where(difference > 0, expectile, 1.0 - expectile)
+    return jnp.mean(share * difference**2)
 
 
 def soft_update(target: T, online: T, tau: float | Array) -> T:
@@ -228,6 +251,10 @@ class Schedule(NamedTuple):
         """last + (first − last)·½(1 + cos(π t/T)), constant after T."""
         share = jnp.minimum(self.step / self.total, 1.0)
         return last + (first - last) * 0.5 * (1.0 + jnp.cos(jnp.pi * share))
+
+    def since(self, share: float) -> Array:
+        """Steps since that first share of the run was over; negative within it."""
+        return self.step - (share * self.total).astype(jnp.int32)
 
     def average(self, average: T, online: T, share: float) -> T:
         """Running average of `online` over about `share` of the steps so far, step t counting as

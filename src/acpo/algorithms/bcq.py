@@ -33,11 +33,9 @@ from acpo.algorithms.base import (
     bellman_target,
     soft_update,
 )
-from acpo.behavior.cvae import CVAEDensity, CVAENet
+from acpo.behavior.cvae import LATENT_CLIP, CVAEDensity, CVAENet
 from acpo.networks import MLP, TwinQ
 
-# Latents of the prior are cut here wherever actions are proposed: likely ones only.
-LATENT_CLIP = 0.5
 # The saved policy is a function: its latents are drawn once, with this seed.
 ACTING_SEED = 0
 
@@ -79,7 +77,7 @@ class BCQ(Method):
     )
     # D4RL's authors ran BCQ in AntMaze and Kitchen with these defaults and raw rewards
     # (rail-berkeley/d4rl_evaluations, bcq/main.py); NeoRL2's did not run it.
-    settings: ClassVar[dict[str, dict[str, Any]]] = {}
+    settings: ClassVar[dict[str, dict[str, Any]]] = {"antmaze": {}, "kitchen": {}}
     limits: ClassVar[dict[str, Limit]] = {
         **Method.limits,
         "lam": UNIT,
@@ -145,11 +143,6 @@ class BCQ(Method):
             phi=np.full((*seeds, 1), self.phi, np.float32),
         )
 
-    def propose(self, vae: CVAENet, observations: Array, noise: Array) -> Array:
-        """[rows, L, a] d(s,z), actions like the data's, of z = clip(noise, ±½), [rows, L, z]."""
-        z = jnp.clip(noise, -LATENT_CLIP, LATENT_CLIP)
-        return self.density.decode(vae, observations, z)
-
     def perturb(self, perturbation: MLP, observations: Array, actions: Array) -> Array:
         """a + ξ(s,a) within the action box, ξ = Φ tanh(…)."""
         moved = self.phi * jnp.tanh(perturbation(jnp.concatenate([observations, actions], axis=-1)))
@@ -193,10 +186,10 @@ class BCQ(Method):
 
         # The state beside each candidate, as far as networks of both ask for it.
         following = jnp.repeat(batch.next_observations[:, None], self.candidates, axis=1)
-        proposed = self.propose(state.trained.vae, batch.next_observations, noise_next)
+        proposed = self.density.propose(state.trained.vae, batch.next_observations, noise_next)
         next_actions = self.perturb(state.target.perturbation, following, proposed)
         next_q = state.target.critic(following, next_actions)
-        proposed_now = self.propose(state.trained.vae, batch.observations, noise_now)[:, 0]
+        proposed_now = self.density.propose(state.trained.vae, batch.observations, noise_now)[:, 0]
 
         def total_loss(trained: Trained) -> tuple[Array, Metrics]:
             q = trained.critic(batch.observations, batch.actions)
@@ -224,7 +217,7 @@ class BCQ(Method):
         rows, action_dim = batch.actions.shape
         noise = jax.random.normal(key, (rows, self.candidates, 2 * action_dim))
         here = jnp.repeat(batch.observations[:, None], self.candidates, axis=1)
-        proposed = self.propose(vae, batch.observations, noise)
+        proposed = self.density.propose(vae, batch.observations, noise)
         actions = self.perturb(perturbation, here, proposed)
         q = critic(batch.observations, batch.actions)
         advantage = critic(here, actions)[0].max(axis=-1) - q[0]

@@ -12,7 +12,6 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import Array
 
 from acpo.algorithms.base import (
@@ -24,13 +23,11 @@ from acpo.algorithms.base import (
     Batch,
     Limit,
     Metrics,
-    Schedule,
     Spec,
     bellman_target,
     gradient_by_blocks,
-    soft_update,
 )
-from acpo.algorithms.soft import Soft, repeated, step_each
+from acpo.algorithms.soft import Soft, SoftState, repeated
 from acpo.networks import MLP, TwinQ
 
 # The authors bound the multiplier that keeps the gap.
@@ -48,14 +45,6 @@ class Trained(NamedTuple):
     """Of the multiplier α' that keeps the gap, where there is one to keep."""
 
 
-class CQLState(NamedTuple):
-    trained: Trained
-    target: TwinQ
-    optimiser: Trained
-    """Adam's state of each part."""
-    schedule: Schedule
-
-
 @dataclass(frozen=True)
 class CQL(Soft):
     """min_Q Σ_i w E_s[log Σ_a exp Q_i(s,a) − E_{a~D} Q_i(s,a)] + E_D[(Q_i − y)²]; π, α as SAC."""
@@ -66,12 +55,12 @@ class CQL(Soft):
         family="conservative value",
         constrains="Q: low on actions out of the data, high on the data's",
         networks="π, two Q",
-        source="aviralkumar2907/CQL, d4rl; NeoRL2's logs; Kitchen as in OOO",
+        source="aviralkumar2907/CQL, d4rl; NeoRL2's logs; Kitchen as in WSRL",
     )
     # The authors clone for 40,000 steps; here that is a share of the million that is usual. AntMaze
     # by their README and script; CORL takes other numbers there (rewards 10 r − 5, gap 0.8, the
     # best of ten next actions, deeper critics), and in Gym w 10 with π's rate 3e-5. Kitchen as its
-    # comparisons run CQL (Cal-QL's code as used in OOO; WSRL has the same reward).
+    # comparisons run CQL: WSRL's experiments/configs/cql_config.py.
     # NeoRL2: of each task's runs (polixir/NeoRL2, benchmark/results/*-cql) the setting of the best
     # mean, which is the one that benchmark reports.
     settings: ClassVar[dict[str, dict[str, Any]]] = {
@@ -79,6 +68,7 @@ class CQL(Soft):
         "kitchen": {
             "importance_sampled": False,
             "cloning": 0.0,
+            "backup_actions": 10,
             "hidden": (512, 512, 512),
             "relabel": "reward - 4",
         },
@@ -96,6 +86,7 @@ class CQL(Soft):
         "weight": NOT_NEGATIVE,
         "target_gap": NOT_NEGATIVE,
         "samples": COUNT,
+        "backup_actions": COUNT,
         "cloning": SHARE,
         "actor_learning_rate": ABOVE_0,
     }
@@ -115,12 +106,14 @@ class CQL(Soft):
     data's own action in it (min_q_version 2 in the code)."""
     backup_entropy: bool = False
     """Whether the critics' target has SAC's entropy term."""
+    backup_actions: int = 1
+    """The critics' target takes the best of so many actions of π."""
     cloning: float = 0.04
     """First share of the run, in which π maximises log π(a|s) of the data in place of Q."""
 
     # --- pieces ---------------------------------------------------------------------------------
 
-    def init(self, key: Array, spec: Spec) -> CQLState:
+    def init(self, key: Array, spec: Spec) -> SoftState:
         key_actor, key_critic = jax.random.split(key)
         s, a = spec.observation_dim, spec.action_dim
         trained = Trained(
@@ -129,17 +122,12 @@ class CQL(Soft):
             log_alpha=jnp.zeros(()),
             log_price=jnp.zeros(()),
         )
-        return CQLState(
-            trained=trained,
-            target=trained.critic,
-            optimiser=Trained(*(optax.scale_by_adam().init(part) for part in trained)),
-            schedule=Schedule.start(spec.total_steps),
-        )
+        return SoftState.start(trained, spec)
 
     # --- losses ---------------------------------------------------------------------------------
 
     def critic_loss(self, q: Array, batch: Batch, next_value: Array) -> tuple[Array, Metrics]:
-        """Σ_i (r + γ (1 − terminal) V(s') − Q_i(s,a))², V(s') = min_k Q'_k(s',a'), a' ~ π."""
+        """Σ_i (r + γ (1 − terminal) V(s') − Q_i(s,a))², V(s') = max_j min_k Q'_k(s',a'_j)."""
         target = bellman_target(batch.rewards, batch.terminals, next_value, self.gamma)
         loss = jnp.mean(jnp.sum((target - q) ** 2, axis=0))
         return loss, {"critic/loss": loss, "critic/q": q.mean()}
@@ -169,7 +157,7 @@ class CQL(Soft):
 
     # --- one step -------------------------------------------------------------------------------
 
-    def update(self, state: CQLState, batch: Batch, key: Array) -> tuple[CQLState, Metrics]:
+    def update(self, state: SoftState, batch: Batch, key: Array) -> tuple[SoftState, Metrics]:
         """One gradient step on critics, π, α and α', then one soft target update.
 
         All gradients are taken at the same point, where the authors take the steps one after
@@ -179,7 +167,8 @@ class CQL(Soft):
         head = self.policy_head
         key_noise, key_uniform = jax.random.split(key)
         rows, action_dim = batch.actions.shape
-        noise = jax.random.normal(key_noise, (rows, 2, 1 + self.samples, action_dim))
+        drawn = max(1 + self.samples, self.backup_actions)
+        noise = jax.random.normal(key_noise, (rows, 2, drawn, action_dim))
         shape = (rows, self.samples, action_dim)
         uniform = jax.random.uniform(key_uniform, shape, minval=-1.0)
 
@@ -191,23 +180,23 @@ class CQL(Soft):
             following = head.parameters(actor(batch.next_observations))
             actions, log_pi = head.sample_with_log_prob(policy, noise[0, 0])
             drawn, log_drawn = jax.lax.stop_gradient(
-                head.sample_with_log_prob(policy, noise[0, 1:])
+                head.sample_with_log_prob(policy, noise[0, 1 : 1 + self.samples])
             )
-            (next_action, *_), (log_next, *_) = following_samples = jax.lax.stop_gradient(
-                head.sample_with_log_prob(following, noise[1])
-            )
-            next_drawn, log_next_drawn = (samples[1:] for samples in following_samples)
+            next_all = jax.lax.stop_gradient(head.sample_with_log_prob(following, noise[1]))
+            next_drawn, log_next_drawn = (x[1 : 1 + self.samples] for x in next_all)
 
-            next_value = state.target(batch.next_observations, next_action).min(axis=0)
+            ahead, log_ahead = (x[: self.backup_actions] for x in next_all)
+            next_value = state.target(repeated(batch.next_observations, ahead), ahead).min(axis=0)
             if self.backup_entropy:
-                next_value = next_value - jnp.exp(log_alpha) * log_next
+                next_value = next_value - jnp.exp(log_alpha) * log_ahead
+            next_value = next_value.max(axis=0)
             everywhere = jnp.concatenate([batch.actions[None], uniform, next_drawn, drawn])
             all_q = critic(repeated(batch.observations, everywhere), everywhere)
             q, sampled_q = all_q[:, 0], all_q[:, 1:]
             log_uniform = jnp.full(uniform.shape[:-1], action_dim * np.log(0.5))
             log_density = jnp.concatenate([log_uniform, log_next_drawn, log_drawn])
             policy_q = jax.lax.stop_gradient(critic)(batch.observations, actions).min(axis=0)
-            cloning = state.schedule.step < self.cloning * state.schedule.total
+            cloning = state.schedule.since(self.cloning) < 0
             worth = jnp.where(cloning, head.log_prob(policy, batch.actions), policy_q)
 
             critic_loss, critic_metrics = self.critic_loss(q, batch, next_value)
@@ -222,15 +211,9 @@ class CQL(Soft):
         )
         slow, fast = self.actor_learning_rate, self.learning_rate
         rates = (slow, fast, slow, fast)
-        trained, optimiser = step_each(state.trained, gradient, state.optimiser, rates)
-        return CQLState(
-            trained=trained,
-            target=soft_update(state.target, trained.critic, self.tau),
-            optimiser=optimiser,
-            schedule=state.schedule.next(),
-        ), metrics
+        return state.stepped(gradient, rates, self.tau), metrics
 
-    def diagnose(self, state: CQLState, batch: Batch, key: Array) -> Metrics:
+    def diagnose(self, state: SoftState, batch: Batch, key: Array) -> Metrics:
         """Q at the data's actions beside Q where the data has none."""
         actor, critic, *_ = state.trained
         q, policy_q, random_q, metrics = self.compared(critic, actor, batch, key)

@@ -28,7 +28,9 @@ from acpo.algorithms.base import (
     Spec,
     adam_step,
     bellman_target,
+    expectile_loss,
 )
+from acpo.algorithms.in_sample import Values
 from acpo.denoising import SigmaNet, denoising_loss, draw_sigma
 from acpo.networks import MLP, Gaussian, Head, TwinQ, mish, normal_log_prob
 
@@ -36,13 +38,8 @@ from acpo.networks import MLP, Gaussian, Head, TwinQ, mish, normal_log_prob
 ACTION_MARGIN = 1.001
 
 
-class Critics(NamedTuple):
-    value: MLP
-    critic: TwinQ
-
-
 class DTQLState(NamedTuple):
-    critics: Critics
+    critics: Values
     denoiser: SigmaNet
     policy: MLP
     optimisers: tuple[optax.OptState, optax.OptState, optax.OptState]
@@ -97,6 +94,7 @@ class DTQL(Method):
         "alpha": NOT_NEGATIVE,
         "likelihood": NOT_NEGATIVE,
         "critic_learning_rate": ABOVE_0,
+        "tau": Limit(lambda tau: tau == Method.tau, "left out: DTQL has no target critics"),
     }
 
     alpha: float = 5.0
@@ -114,7 +112,7 @@ class DTQL(Method):
     decay: bool = False
     """After pretraining, let all step sizes fall to 0 by a cosine."""
     tau: float = 5e-3
-    """Without effect: V stands in for the target critics of other methods."""
+    """Not to be changed: V stands in for the target critics of other methods."""
     hidden: tuple[int, ...] = (256, 256, 256)
     """Hidden layers of every network; Mish in all but the policy, layer normalisation in Q. The
     authors' denoiser has a fourth, but no activation between its first two: one layer as well."""
@@ -130,7 +128,7 @@ class DTQL(Method):
     def init(self, key: Array, spec: Spec) -> DTQLState:
         key_value, key_critic, key_denoiser, key_policy = jax.random.split(key, 4)
         s, a = spec.observation_dim, spec.action_dim
-        critics = Critics(
+        critics = Values(
             value=MLP.create(key_value, (s, *self.hidden, 1), activation=mish),
             critic=TwinQ.create(key_critic, (s + a, *self.hidden, 1), True, mish),
         )
@@ -153,8 +151,7 @@ class DTQL(Method):
 
     def value_loss(self, v: Array, q: Array) -> tuple[Array, Metrics]:
         """L_V = E[|τ − 1{u < 0}| u²], u = min_i Q_i(s,a) − V(s), Q not a target."""
-        u = jax.lax.stop_gradient(q.min(axis=0)) - v
-        loss = jnp.mean(jnp.where(u > 0, self.expectile, 1.0 - self.expectile) * u**2)
+        loss = expectile_loss(jax.lax.stop_gradient(q.min(axis=0)) - v, self.expectile)
         return loss, {"value/loss": loss, "value/v": v.mean()}
 
     def critic_loss(
@@ -201,9 +198,9 @@ class DTQL(Method):
 
     def progress(self, schedule: Schedule) -> tuple[Array, Array]:
         """Whether the policy still waits, and the factor on all step sizes."""
-        start = (self.pretraining * schedule.total).astype(jnp.int32)
-        since = Schedule(jnp.maximum(schedule.step - start, 0), schedule.total - start)
-        return schedule.step < start, since.cosine(1.0, 0.0) if self.decay else jnp.ones(())
+        step = schedule.since(self.pretraining)
+        since = Schedule(jnp.maximum(step, 0), step + schedule.total - schedule.step)
+        return step < 0, since.cosine(1.0, 0.0) if self.decay else jnp.ones(())
 
     # --- one step -------------------------------------------------------------------------------
 
@@ -214,7 +211,7 @@ class DTQL(Method):
         sigma = draw_sigma(key_sigma, (2, len(batch.actions)))
         noise = jax.random.normal(key_noise, (3, *batch.actions.shape))
 
-        def total_loss(trained: tuple[Critics, SigmaNet]) -> tuple[Array, Metrics]:
+        def total_loss(trained: tuple[Values, SigmaNet]) -> tuple[Array, Metrics]:
             (value, critic), denoiser = trained
             q = critic(batch.observations, batch.actions)
             value_loss, value_metrics = self.value_loss(value(batch.observations)[..., 0], q)

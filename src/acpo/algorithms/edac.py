@@ -12,7 +12,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax import Array
 
 from acpo.algorithms.base import (
@@ -22,12 +21,10 @@ from acpo.algorithms.base import (
     Batch,
     Limit,
     Metrics,
-    Schedule,
     Spec,
     bellman_target,
-    soft_update,
 )
-from acpo.algorithms.soft import Soft, step_each
+from acpo.algorithms.soft import Soft, SoftState
 from acpo.networks import MLP, of_members
 
 
@@ -39,14 +36,6 @@ class Trained(NamedTuple):
     """N critics, stacked on the first axis of every array."""
     log_alpha: Array
     """Of SAC's temperature α."""
-
-
-class EDACState(NamedTuple):
-    trained: Trained
-    target: MLP
-    optimiser: Trained
-    """Adam's state of each part."""
-    schedule: Schedule
 
 
 class Pass(NamedTuple):
@@ -75,7 +64,8 @@ class EDAC(Soft):
     # latter's rate for π, 1e-4, is not the authors'. The authors ran neither AntMaze, where CORL
     # takes the defaults and the rewards as they are, nor Kitchen. NeoRL2: of each task's runs
     # (polixir/NeoRL2, benchmark/results/*-edac) the setting of the best mean, which is the one
-    # that benchmark reports.
+    # that benchmark reports. It bounds α by 1, which its runs of RocketRecovery came to; the
+    # authors do not, nor does this.
     settings: ClassVar[dict[str, dict[str, Any]]] = {
         "hopper-medium-v2": {"critics": 50},
         "hopper-medium-replay-v2": {"critics": 50},
@@ -106,7 +96,7 @@ class EDAC(Soft):
 
     # --- pieces ---------------------------------------------------------------------------------
 
-    def init(self, key: Array, spec: Spec) -> EDACState:
+    def init(self, key: Array, spec: Spec) -> SoftState:
         key_actor, *key_critics = jax.random.split(key, 1 + self.critics)
         s, a = spec.observation_dim, spec.action_dim
         critics = [MLP.create(key, (s + a, *self.hidden, 1)) for key in key_critics]
@@ -115,12 +105,7 @@ class EDAC(Soft):
             critic=jax.tree.map(lambda *leaves: jnp.stack(leaves), *critics),
             log_alpha=jnp.zeros(()),
         )
-        return EDACState(
-            trained=trained,
-            target=trained.critic,
-            optimiser=Trained(*(optax.scale_by_adam().init(part) for part in trained)),
-            schedule=Schedule.start(spec.total_steps),
-        )
+        return SoftState.start(trained, spec)
 
     # --- losses ---------------------------------------------------------------------------------
 
@@ -148,7 +133,7 @@ class EDAC(Soft):
 
     # --- one step -------------------------------------------------------------------------------
 
-    def update(self, state: EDACState, batch: Batch, key: Array) -> tuple[EDACState, Metrics]:
+    def update(self, state: SoftState, batch: Batch, key: Array) -> tuple[SoftState, Metrics]:
         """One gradient step on critics, π and α, then one soft target update.
 
         All gradients are taken at the same point, where the authors step α, π, Q in this order.
@@ -176,13 +161,8 @@ class EDAC(Soft):
         )
         gradient = Trained(actor_gradient, critic_gradient, alpha_gradient)
         slow, fast = self.actor_learning_rate, self.learning_rate
-        trained, optimiser = step_each(state.trained, gradient, state.optimiser, (slow, fast, slow))
-        return EDACState(
-            trained=trained,
-            target=soft_update(state.target, trained.critic, self.tau),
-            optimiser=optimiser,
-            schedule=state.schedule.next(),
-        ), {**critic_metrics, **metrics}
+        rates = (slow, fast, slow)
+        return state.stepped(gradient, rates, self.tau), {**critic_metrics, **metrics}
 
     def critic_gradient(self, critic: MLP, batch: Batch, next_value: Array) -> tuple[MLP, Metrics]:
         """∂L/∂φ of `critic_loss`, by hand: four products per layer and critic, not six.
@@ -205,7 +185,7 @@ class EDAC(Soft):
         tangents = jnp.pad(v, ((0, 0), (0, 0), (width, 0)))
         return of_members(_gradient, critic, run, c, tangents), metrics
 
-    def diagnose(self, state: EDACState, batch: Batch, key: Array) -> Metrics:
+    def diagnose(self, state: SoftState, batch: Batch, key: Array) -> Metrics:
         """How far the critics disagree, at the data's actions and at random ones."""
         actor, critic, _ = state.trained
         q, policy_q, random_q, metrics = self.compared(partial(_values, critic), actor, batch, key)

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 from jax import Array
 
-from acpo.algorithms.base import INSIDE, NOT_NEGATIVE, About, Limit, Metrics
+from acpo.algorithms.base import INSIDE, NOT_NEGATIVE, About, Limit, Metrics, expectile_loss
 from acpo.algorithms.in_sample import InSample
 
 
@@ -53,9 +52,7 @@ class IQL(InSample):
 
     def value_loss(self, v: Array, q: Array) -> tuple[Array, Metrics]:
         """L_V = |τ − 1(Q' < V)| (Q' − V(s))²   (Eq. 5)."""
-        difference = jax.lax.stop_gradient(q) - v
-        share = jnp.where(difference > 0, self.expectile, 1.0 - self.expectile)
-        loss = jnp.mean(share * difference**2)
+        loss = expectile_loss(jax.lax.stop_gradient(q) - v, self.expectile)
         return loss, {"value/loss": loss, "value/v": v.mean()}
 
     def log_weight(self, advantage: Array) -> Array:

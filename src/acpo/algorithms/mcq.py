@@ -12,7 +12,6 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import Array
 
 from acpo.algorithms.base import (
@@ -25,18 +24,14 @@ from acpo.algorithms.base import (
     Batch,
     Limit,
     Metrics,
-    Schedule,
     Spec,
     bellman_target,
     gradient_by_blocks,
-    soft_update,
 )
-from acpo.algorithms.soft import Soft, repeated, step_each
+from acpo.algorithms.soft import Soft, SoftState, repeated
 from acpo.behavior.cvae import CVAEDensity, CVAENet
 from acpo.networks import MLP, Gaussian, TwinQ
 
-# Latents of the prior are cut here wherever actions are proposed: likely ones only.
-LATENT_CLIP = 0.5
 # With a margin, actions of the policy whose squared distance to a proposed one is less are spared.
 NEAR = 0.1
 
@@ -59,14 +54,6 @@ class Draws(NamedTuple):
     latents: Array
 
 
-class MCQState(NamedTuple):
-    trained: Trained
-    target: TwinQ
-    optimiser: Trained
-    """Adam's state of each part."""
-    schedule: Schedule
-
-
 @dataclass(frozen=True)
 class MCQ(Soft):
     """min_Q Σ_i λ E_D[(Q_i − y)²] + (1−λ) E_{a~π}[(Q_i(s,a) − min_k max_{a'~CVAE(s)} Q_k(s,a'))²].
@@ -84,9 +71,11 @@ class MCQ(Soft):
     )
     # λ is 0.7 in the authors' config and 0.9 in the README's command, which is for the task below.
     # The margin and its tasks are in the authors' code (MCQ.py) alone. They ran neither AntMaze,
-    # where OfflineRL-Kit's run_mcq.py has its reward and no floor, nor Kitchen. NeoRL2: of each
-    # task's runs (polixir/NeoRL2, benchmark/results/*-mcq) the setting of the best mean, which is
-    # the one that benchmark reports. Where rewards are negative a floor would raise Q.
+    # where reward and floor are those of OfflineRL-Kit's run_mcq.py and not its λ of 0.9, nor
+    # Kitchen. NeoRL2: of each task's runs (polixir/NeoRL2, benchmark/results/*-mcq) the setting of
+    # the best mean, which is the one that benchmark reports. Both codes are besides another MCQ:
+    # β 1, the targets' Q for proposed actions, one policy action per state, α at most 1. Where
+    # rewards are negative a floor would raise Q.
     settings: ClassVar[dict[str, dict[str, Any]]] = {
         "hopper-medium-v2": {"margin": 5.0},
         "hopper-medium-replay-v2": {"lam": 0.9},
@@ -139,7 +128,7 @@ class MCQ(Soft):
         """β is 2 as the authors add over dimensions, and latents have twice the actions'."""
         return CVAEDensity(hidden=self.vae_hidden, beta=2.0)
 
-    def init(self, key: Array, spec: Spec) -> MCQState:
+    def init(self, key: Array, spec: Spec) -> SoftState:
         key_actor, key_critic, key_vae = jax.random.split(key, 3)
         s, a = spec.observation_dim, spec.action_dim
         trained = Trained(
@@ -148,12 +137,7 @@ class MCQ(Soft):
             vae=self.density.init(key_vae, s, a),
             log_alpha=jnp.float32(0.0 if self.alpha is None else np.log(self.alpha)),
         )
-        return MCQState(
-            trained=trained,
-            target=trained.critic,
-            optimiser=Trained(*(optax.scale_by_adam().init(part) for part in trained)),
-            schedule=Schedule.start(spec.total_steps),
-        )
+        return SoftState.start(trained, spec)
 
     # --- losses ---------------------------------------------------------------------------------
 
@@ -204,7 +188,7 @@ class MCQ(Soft):
 
     # --- one step -------------------------------------------------------------------------------
 
-    def update(self, state: MCQState, batch: Batch, key: Array) -> tuple[MCQState, Metrics]:
+    def update(self, state: SoftState, batch: Batch, key: Array) -> tuple[SoftState, Metrics]:
         """One gradient step on critics, π, α and the auto-encoder, then one soft target update.
 
         All gradients are taken at the same point, where the authors take the steps one after
@@ -226,8 +210,8 @@ class MCQ(Soft):
             noise, next_noise = jnp.moveaxis(draws.policy, 1, 0)
             states = jnp.concatenate([batch.observations, batch.next_observations])
             latents = jnp.concatenate(jnp.moveaxis(draws.latents, 1, 0))
-            latents = jnp.clip(latents, -LATENT_CLIP, LATENT_CLIP)
-            proposed = jnp.swapaxes(self.density.decode(state.trained.vae, states, latents), 0, 1)
+            proposed = self.density.propose(state.trained.vae, states, latents)
+            proposed = jnp.swapaxes(proposed, 0, 1)
             proposed_q = state.trained.critic(repeated(states, proposed), proposed)
 
             policy = head.parameters(actor(batch.observations))
@@ -262,15 +246,9 @@ class MCQ(Soft):
         gradient, metrics = gradient._replace(vae=of_vae), {**metrics, **vae_metrics}
         rate = self.learning_rate
         rates = (rate, rate, self.vae_learning_rate, rate)
-        trained, optimiser = step_each(state.trained, gradient, state.optimiser, rates)
-        return MCQState(
-            trained=trained,
-            target=soft_update(state.target, trained.critic, self.tau),
-            optimiser=optimiser,
-            schedule=state.schedule.next(),
-        ), metrics
+        return state.stepped(gradient, rates, self.tau), metrics
 
-    def diagnose(self, state: MCQState, batch: Batch, key: Array) -> Metrics:
+    def diagnose(self, state: SoftState, batch: Batch, key: Array) -> Metrics:
         """What the policy's actions gain by Q, and how Q lies at random ones."""
         actor, critic, *_ = state.trained
         q, _, random_q, metrics = self.compared(critic, actor, batch, key)

@@ -9,16 +9,39 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax import Array
 
-from acpo.algorithms.base import Batch, Method, Metrics, adam_step
+from acpo.algorithms.base import Batch, Method, Metrics, Schedule, Spec, adam_step, soft_update
 from acpo.networks import MLP, Head
 
-T = TypeVar("T", bound=tuple)
+
+class SoftState(NamedTuple):
+    trained: Any
+    """What the optimiser moves, in a tuple of the method's own: actor, critic, log_alpha, …"""
+    target: Any
+    """The target critics."""
+    optimiser: Any
+    """Adam's state of each part."""
+    schedule: Schedule
+
+    @classmethod
+    def start(cls, trained: Any, spec: Spec) -> SoftState:
+        parts = (optax.scale_by_adam().init(part) for part in trained)
+        optimiser = type(trained)(*parts)
+        return cls(trained, trained.critic, optimiser, Schedule.start(spec.total_steps))
+
+    def stepped(self, gradient: Any, rates: tuple[float, ...], tau: float) -> SoftState:
+        """An Adam step on each part at its own rate, then a soft target update."""
+        parts = zip(self.trained, gradient, self.optimiser, rates, strict=True)
+        new = zip(*(adam_step(*part) for part in parts), strict=True)
+        trained, optimiser = (type(self.trained)(*part) for part in new)
+        target = soft_update(self.target, trained.critic, tau)
+        return SoftState(trained, target, optimiser, self.schedule.next())
 
 
 @dataclass(frozen=True)
@@ -33,7 +56,7 @@ class Soft(Method):
     def policy_head(self) -> Head:
         return Head("squashed")
 
-    def actor(self, state: Any) -> MLP:
+    def actor(self, state: SoftState) -> MLP:
         return state.trained.actor
 
     def policy_loss(self, log_pi: Array, log_alpha: Array, worth: Array) -> tuple[Array, Metrics]:
@@ -74,14 +97,6 @@ class Soft(Method):
                 "policy/log_prob_data": self.policy_head.log_prob(policy, batch.actions).mean(),
             },
         )
-
-
-def step_each(trained: T, gradient: T, optimiser: T, rates: tuple[float, ...]) -> tuple[T, T]:
-    """An Adam step on each part at its own rate: the parts, and Adam's state of each."""
-    parts = zip(trained, gradient, optimiser, rates, strict=True)
-    new = zip(*(adam_step(*part) for part in parts), strict=True)
-    moved, states = (type(trained)(*part) for part in new)
-    return moved, states
 
 
 def repeated(observations: Array, actions: Array) -> Array:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from acpo.algorithms.base import NOT_NEGATIVE, About, Batch, Limit, Metrics, Spec
+from acpo.algorithms.base import ABOVE_0, NOT_NEGATIVE, About, Batch, Limit, Metrics, Spec
 from acpo.algorithms.td3 import TD3, Nets, TD3State
 from acpo.behavior.config import BehaviorConfig
 from acpo.behavior.density import Density, Exact
@@ -62,7 +62,12 @@ class SPOT(TD3):
         "walker2d-medium-replay-v2": {"lam": 0.2},
         "walker2d-medium-expert-v2": {"lam": 0.5},
     }
-    limits: ClassVar[dict[str, Limit]] = {**TD3.limits, "lam": NOT_NEGATIVE}
+    limits: ClassVar[dict[str, Limit]] = {
+        **TD3.limits,
+        "lam": NOT_NEGATIVE,
+        "actor_last_layer": ABOVE_0,
+        "critic_last_layer": ABOVE_0,
+    }
     needs_density: ClassVar[bool] = True
 
     lam: float = 0.1
@@ -78,8 +83,8 @@ class SPOT(TD3):
             model="cvae-elbo", beta=0.5, latents=1, every=1, max_steps=100_000
         )
     )
-    """Which πβ is fitted, and how. The authors take all of 100,000 steps, without a look at
-    held-out data, as --behavior.patience 0 does."""
+    """Which πβ is fitted, and how. The authors take all of 100,000 steps, as --behavior.patience 0
+    does, and hold out no rows."""
 
     # --- pieces ---------------------------------------------------------------------------------
 

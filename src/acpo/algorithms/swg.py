@@ -20,7 +20,9 @@ from acpo.actors import Denoised, Network
 from acpo.algorithms.base import (
     COUNT,
     INSIDE,
+    NOT_NEGATIVE,
     SHARE,
+    STEP,
     About,
     Batch,
     Limit,
@@ -32,24 +34,20 @@ from acpo.algorithms.base import (
     bellman_target,
     soft_update,
 )
+from acpo.algorithms.in_sample import Values
 from acpo.denoising import StepNet, Steps, noise_loss, reverse, variance_preserving
 from acpo.networks import MLP, TwinQ, normalize
 
 # Residual blocks, and Fourier features of the step.
 BLOCKS, FEATURES = 3, 128
+# Where predicted weights are cut before their logarithm is taken.
 WEIGHT_RANGE = (1e-4, 1.0)
-"""Where predicted weights are cut before their logarithm is taken."""
+# Recorded actions are pulled inside of this.
 ACTION_LIMIT = 1.0 - 1e-5
-"""Recorded actions are pulled inside of this."""
-
-
-class Critics(NamedTuple):
-    value: MLP
-    critic: TwinQ
 
 
 class SWGState(NamedTuple):
-    critics: Critics
+    critics: Values
     target: TwinQ
     denoiser: StepNet
     average: StepNet
@@ -74,7 +72,7 @@ class SWG(Method):
         source='authors\' "Self-Weighted Guidance" in JAX: configs/D4RL, scripts/evaluate.py',
     )
     # The authors' code. It evaluates ρ = 1, 5, 10, 15, 20, 25 and 30 for every task and does not
-    # say which of them their tables report. No run on NeoRL2 was found.
+    # say which of them their tables report; its AntMaze is v0. No run on NeoRL2 was found.
     settings: ClassVar[dict[str, dict[str, Any]]] = {
         "antmaze": {"expectile": 0.9, "reward_scale": 1.0, "relabel": "reward - 1"},
         "kitchen": {"reward_scale": 1.0},
@@ -85,6 +83,11 @@ class SWG(Method):
         "critic_share": SHARE,
         "dropout": SHARE,
         "diffusion_steps": COUNT,
+        "guidance": NOT_NEGATIVE,
+        "critic_batch_size": COUNT,
+        "average": STEP,
+        "decay_steps": COUNT,
+        "weight_decay": NOT_NEGATIVE,
     }
 
     expectile: float = 0.7
@@ -94,10 +97,10 @@ class SWG(Method):
     diffusion_steps: int = 15
     """T, the steps from data to noise and back."""
     critic_share: float = 1.0 / 3.0
-    """First share of the run, in which only the critics learn; then they rest and the denoiser
-    learns. Until then the policy is that of an untrained denoiser."""
+    """First share of the run, in which the critics learn, as the denoiser does afterwards; until
+    then the policy is an untrained one's. (The authors' evaluate.py takes critics of a half.)"""
     critic_batch_size: int = 256
-    """Transitions of a batch that the critics learn from."""
+    """Transitions of a batch that the critics learn from; all of a smaller batch."""
     batch_size: int = 1024
     """Transitions per update."""
     dropout: float = 0.1
@@ -118,7 +121,7 @@ class SWG(Method):
     def init(self, key: Array, spec: Spec) -> SWGState:
         key_value, key_critic, key_denoiser = jax.random.split(key, 3)
         s, a = spec.observation_dim, spec.action_dim
-        critics = Critics(
+        critics = Values(
             value=MLP.create(key_value, (s, *self.hidden, 1)),
             critic=TwinQ.create(key_critic, (s + a, *self.hidden, 1)),
         )
@@ -219,12 +222,9 @@ class SWG(Method):
     # --- one step -------------------------------------------------------------------------------
 
     def update(self, state: SWGState, batch: Batch, key: Array) -> tuple[SWGState, Metrics]:
-        """A step on V and Q in the first share of the run, on the denoiser afterwards.
-
-        The losses of what rests are reported as 0.
-        """
-        step, total = state.schedule
-        since = step - (self.critic_share * total).astype(jnp.int32)
+        """A step on V and Q in the first share of the run, on the denoiser afterwards. The losses of
+        what rests are reported as 0."""
+        since = state.schedule.since(self.critic_share)
         state, metrics = jax.lax.cond(
             since < 0, self.critic_step, self.denoiser_step, state, batch, since, key
         )
@@ -237,7 +237,7 @@ class SWG(Method):
         some = jax.tree.map(lambda x: x[: self.critic_batch_size], batch)
         target_q = state.target(some.observations, some.actions)
 
-        def total_loss(critics: Critics) -> tuple[Array, Metrics]:
+        def total_loss(critics: Values) -> tuple[Array, Metrics]:
             v = self.value(critics.value, some.observations)
             next_v = self.value(critics.value, some.next_observations)
             q = critics.critic(some.observations, some.actions)

@@ -34,7 +34,8 @@ class TD3BC(TD3):
     # The authors ran Gym-MuJoCo only. AntMaze is CORL's (configs/offline/td3_bc/antmaze, where
     # normalize_reward subtracts 1). NeoRL2 is the best of polixir/NeoRL2's grid over α and the
     # noise, by the mean of its three seeds (benchmark/results/*-td3bc/log.csv), which gives the
-    # scores that its paper prints. No source was found for Kitchen.
+    # scores that its paper prints; its actor has a third layer, and its critics see raw
+    # observations, which were not taken. No source was found for Kitchen.
     settings: ClassVar[dict[str, dict[str, Any]]] = {
         "antmaze": {"relabel": "reward - 1"},
         "Pipeline": {"alpha": 0.2, "policy_noise": 0.5},

@@ -91,7 +91,7 @@ class BehaviorConfig:
                     f"--behavior.{name} is for {' and '.join(models)}; {self.model} has no use "
                     "for it. Leave it out, or choose another --behavior."
                 )
-            if value <= 0:
+            if not 0 < value < float("inf"):
                 raise UserError(f"--behavior.{name} is {value:g}; it must be above 0.")
 
     @property

@@ -24,6 +24,8 @@ from acpo.behavior.density import Density
 from acpo.networks import LOG_2PI, MLP, Gaussian
 
 LOG_STD_MIN, LOG_STD_MAX = -4.0, 15.0
+# Latents of the prior are cut here wherever actions are proposed: likely ones only.
+LATENT_CLIP = 0.5
 
 
 class CVAENet(NamedTuple):
@@ -74,6 +76,10 @@ class CVAEDensity(Density):
         x = (observations @ from_state)[:, None] + z @ from_latent + net.decoder.biases[0]
         rest = MLP(net.decoder.weights[1:], net.decoder.biases[1:])
         return jnp.tanh(rest(jax.nn.relu(x)))
+
+    def propose(self, net: CVAENet, observations: Array, noise: Array) -> Array:
+        """[rows, L, a] d(s,z), actions like the data's, of z = clip(noise, ±½), [rows, L, z]."""
+        return self.decode(net, observations, jnp.clip(noise, -LATENT_CLIP, LATENT_CLIP))
 
     def loss(self, net: CVAENet, observations: Array, actions: Array, key: Array) -> Array:
         """MSE + β·KL, both averaged over dimensions: −ELBO up to scale and a constant.

@@ -112,7 +112,7 @@ def _facts(record: dict[str, Any]) -> Iterator[str]:
     yield from _entry("source", record["source"])
     defaults = dict(record["defaults"])
     if "reward_scale" in defaults:  # None has a meaning of its own
-        defaults["reward_scale"] = defaults["reward_scale"] or "auto"
+        defaults["reward_scale"] = str(defaults["reward_scale"])
     yield from _entry("defaults", ", ".join(_flags(defaults, skip=None)))
     # Suites and tasks with the same settings share a line.
     groups: dict[str, list[str]] = {}
@@ -120,7 +120,7 @@ def _facts(record: dict[str, Any]) -> Iterator[str]:
         groups.setdefault(", ".join(_flags(fields)), []).append(where)
     title = "settings"
     for shown, places in groups.items():
-        yield from _entry(title, f"{', '.join(places)}: {shown}")
+        yield from _entry(title, f"{', '.join(places)}: {shown or 'the defaults'}")
         title = ""
     name = record["name"]
     yield from _entry("train", f"acpo train TASK --algorithm {name}; its flags: add --help")

@@ -28,7 +28,9 @@ from acpo.training.stopping import Interrupted
 
 @dataclass(frozen=True)
 class CompareArguments:
-    """Train several methods on the same data, with the same critic and seeds, and compare them.
+    """Train several methods on the same data with the same seeds, and compare them.
+
+    ACPO and its special cases share critic and πβ; methods of others have their own.
 
     The same command again goes on where it was stopped, or only shows what is finished.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import dataclass, field, make_dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -61,12 +61,21 @@ def parse(words: list[str]) -> Any:
     """
     name, preset = _peek(words, "algorithm", "acpo"), _peek(words, "preset", "default")
     asked = [word for word in words if word not in ("-h", "--help")]
-    dataset = _parse(asked, Choice(make_algorithm(name))).dataset
-    return _parse(words, choose(name, preset, dataset))
+    dataset = _parse(asked, _with_density(words, Choice(make_algorithm(name)))).dataset
+    return _parse(words, _with_density(words, choose(name, preset, dataset)))
+
+
+def _with_density(words: list[str], choice: Choice) -> Choice:
+    """A method that fits the density of --behavior, without what only its own density can use."""
+    model = _peek(words, "behavior", "")
+    if not model or not hasattr(choice.algorithm, "behavior"):
+        return choice
+    behavior = choice.algorithm.behavior.of(model)
+    return choice._replace(algorithm=replace(choice.algorithm, behavior=behavior))
 
 
 def _parse(words: list[str], choice: Choice) -> Any:
-    algorithm, relabel, episodes = choice
+    algorithm, relabel, episodes, _ = choice
     kind: Any = Annotated[type(algorithm), tyro.conf.arg(name="")]
     arguments = make_dataclass(
         "TrainArguments",
@@ -106,6 +115,8 @@ def main(words: list[str]) -> int:
     say(f"data      {data!r}")
     for line in columns(arguments.dataset, arguments.data):
         say(f"          {line}")
+    if note := choose(arguments.algorithm, arguments.preset, arguments.dataset).note:
+        say(f"preset    {note}")
     if arguments.data.relabel:
         say(f"reward    {arguments.data.relabel}")
     say(f"run       {out}")
