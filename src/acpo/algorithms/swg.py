@@ -222,8 +222,8 @@ class SWG(Method):
     # --- one step -------------------------------------------------------------------------------
 
     def update(self, state: SWGState, batch: Batch, key: Array) -> tuple[SWGState, Metrics]:
-        """A step on V and Q in the first share of the run, on the denoiser afterwards; of what rests
-        the losses are reported as 0."""
+        """A step on V and Q in the first share of the run, on the denoiser afterwards; what rests
+        reports a loss of 0."""
         since = state.schedule.since(self.critic_share)
         state, metrics = jax.lax.cond(
             since < 0, self.critic_step, self.denoiser_step, state, batch, since, key
